@@ -1,0 +1,42 @@
+# `make demo` and `make test` do all the set-up themselves: Python 3.11 or newer, pip and git are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check format format-check lint types clean
+
+demo: $(VENV)/.product
+	$(BIN)/python run_batch.py demo
+
+test: $(VENV)/.development
+	$(BIN)/python -m pytest
+
+check: format-check lint types test
+
+format: $(VENV)/.development
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+format-check: $(VENV)/.development
+	$(BIN)/ruff format --check .
+
+lint: $(VENV)/.development
+	$(BIN)/ruff check .
+
+types: $(VENV)/.development
+	$(BIN)/mypy
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "flights needs Python 3.11 or newer; name one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.product: requirements.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/.development: requirements-dev.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@ $(VENV)/.product
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache data/*/out

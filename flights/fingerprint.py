@@ -1,0 +1,43 @@
+"""What makes two tile products the same: what was read, what was asked for, and how it is computed.
+
+Output bytes are no identity: they differ between GDAL builds. Two products with equal fingerprints hold equal pixels.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from flights.manifest import Flight, Tile
+
+# Raised whenever the pixels of a product change for the same source and the same declarations (see CHANGELOG.md).
+ALGORITHM = 1
+
+
+def tile_fingerprint(flight: Flight, tile: Tile, source: Mapping[str, str]) -> str:
+    """The fingerprint of a tile's product.
+
+    `source` is the identity of every file that is read, by role and sidecar (S3: ETag and size; local: path, size
+    and mtime_ns). The sensor profile enters with its content, so a corrected profile makes its products stale.
+    """
+    profile = flight.profile(tile)
+    return _digest(
+        {
+            "algorithm": ALGORITHM,
+            "source": source,
+            "index": flight.index,
+            "epsg": tile.epsg,
+            "declared": flight.radiometry(tile).model_dump(mode="json"),
+            "profile": asdict(profile) if profile else None,
+        }
+    )
+
+
+def mosaic_fingerprint(flight: Flight, tiles: Mapping[str, str], complete: bool) -> str:
+    """The fingerprint of a flight's mosaic: its tiles' fingerprints, in the order in which they are laid."""
+    return _digest({"algorithm": ALGORITHM, "index": flight.index, "tiles": list(tiles.items()), "complete": complete})
+
+
+def _digest(content: object) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

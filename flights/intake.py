@@ -1,0 +1,63 @@
+"""Taking a flight in: its manifest read, and checked against the places it names. A refused manifest does no work."""
+
+import os
+
+from flights.errors import Code, ManifestRefused, Refused
+from flights.manifest import Flight, folder_of, parse_manifest
+from flights.store import Stores
+
+
+def load_flight(stores: Stores, uri: str) -> Flight:
+    """The flight that a manifest declares (a local path or an s3:// URI); ManifestRefused names the manifest.
+
+    Transient where storage does not answer.
+    """
+    where = uri if uri.startswith("s3://") else os.path.abspath(uri.removeprefix("file://"))
+    try:
+        raw = stores.read(where)
+        if raw is None:
+            raise ManifestRefused(Code.MANIFEST_MISSING, "does not exist")
+        flight = parse_manifest(raw, folder_of(where))
+        check_places(stores, flight)
+    except ManifestRefused as refused:
+        raise ManifestRefused(refused.code, f"{uri}: {refused}", refused.flight_id) from refused
+    except Refused as refused:
+        raise ManifestRefused(refused.code, str(refused)) from refused
+    return flight
+
+
+def check_places(stores: Stores, flight: Flight) -> None:
+    """Refuse a flight in which two things would be written to one object, or one over a source.
+
+    The store says whether two URIs are one object: local paths resolved and links followed, S3 keys as they are.
+    """
+    sources = {
+        stores.canonical(uri): f"tile {tile.tile_id!r}'s source"
+        for tile in flight.tiles
+        for uri in tile.sources.values()
+    }
+    taken = {
+        stores.canonical(flight.report_uri): "the flight's report",
+        stores.canonical(flight.mosaic_uri): "the flight's mosaic",
+    }
+    for place, owner in taken.items():
+        if place in sources:
+            raise ManifestRefused(
+                Code.TILE_CLASH,
+                f"{owner} would overwrite {sources[place]} at {place}; declare another out_uri",
+                flight.flight_id,
+            )
+    for tile in flight.tiles:
+        place = stores.canonical(tile.dst_uri)
+        mine = f"tile {tile.tile_id!r}'s destination (dst_uri)"
+        if place in sources:
+            raise ManifestRefused(
+                Code.TILE_CLASH,
+                f"{mine} is the same object as {sources[place]}: {place} would be overwritten",
+                flight.flight_id,
+            )
+        if place in taken:
+            raise ManifestRefused(
+                Code.TILE_CLASH, f"{mine} is the same object as {taken[place]}: {place}", flight.flight_id
+            )
+        taken[place] = mine

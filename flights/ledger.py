@@ -1,0 +1,189 @@
+"""The run's state in Redis: claims with a lease, delivery counts, progress.
+
+All of it may vanish at any moment. It saves double work and shows how far a run is; what is true lies in storage. So
+where Redis does not answer, a worker goes on as if it were alone.
+"""
+
+import contextlib
+import hashlib
+import logging
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from flights.errors import Code, Refused, Unreachable
+from flights.report import TileOutcome
+
+log = logging.getLogger(__name__)
+
+PREFIX = "flights:"
+# Longer than any run, shorter than a forgotten one matters.
+KEEP_S = 3 * 24 * 3600
+
+# A tile is counted under its last state, however often it is reported.
+_NOTE = """
+local before = redis.call('HGET', KEYS[1], ARGV[1])
+if before == ARGV[2] then return 0 end
+if before then redis.call('HINCRBY', KEYS[2], before, -1) end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('HINCRBY', KEYS[2], ARGV[2], 1)
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+redis.call('EXPIRE', KEYS[2], ARGV[3])
+return 1
+"""
+_RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
+_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is; `cached` tiles are not in `done` here."""
+
+    done: int = 0
+    cached: int = 0
+    review: int = 0
+    failed: int = 0
+    concluded: bool = False
+    # the report is published and nothing will be added to it
+    alive: bool = False
+    # a worker is at work on the run, or was a lease ago
+
+    @property
+    def settled(self) -> int:
+        """Tiles with an outcome."""
+        return self.done + self.cached + self.review + self.failed
+
+
+class Ledger:
+    """A connection to Redis, made per process."""
+
+    def __init__(self, url: str) -> None:
+        self._redis: Any = redis.Redis.from_url(
+            url, socket_timeout=5, socket_connect_timeout=5, socket_keepalive=True, decode_responses=True
+        )
+        self._note = self._redis.register_script(_NOTE)
+        self._renew = self._redis.register_script(_RENEW)
+        self._release = self._redis.register_script(_RELEASE)
+
+    # -- what a driver asks; it must hear when Redis is away
+
+    def check(self) -> None:
+        """Unreachable where Redis does not answer; Refused where it would throw queued work away when it is full."""
+        try:
+            memory = self._redis.info("memory")
+        except redis.RedisError as error:
+            raise Unreachable(Code.BROKER_UNAVAILABLE, f"the broker does not answer: {error}") from error
+        policy = memory.get("maxmemory_policy", "noeviction")
+        if int(memory.get("maxmemory", 0)) and policy != "noeviction":
+            raise Refused(
+                Code.SETTINGS_INVALID,
+                f"the broker's maxmemory-policy is {policy!r}: it would drop queued tiles when full; set noeviction",
+            )
+
+    def progress(self, run_id: str) -> Progress | None:
+        """How far a run is, None where Redis does not answer or knows nothing of the run."""
+        try:
+            with self._redis.pipeline(transaction=False) as pipe:
+                pipe.hgetall(_key("run", run_id))
+                pipe.exists(_key("beat", run_id))
+                counts, alive = pipe.execute()
+        except redis.RedisError:
+            return None
+        if not counts:
+            return None
+        numbers = {state: int(counts.get(state, 0)) for state in ("done", "cached", "review", "failed")}
+        return Progress(**numbers, concluded="concluded" in counts, alive=bool(alive))
+
+    def start(self, run_id: str) -> None:
+        """Make a run known."""
+        with contextlib.suppress(redis.RedisError):
+            self._redis.hset(_key("run", run_id), "started", 1)
+            self._redis.expire(_key("run", run_id), KEEP_S)
+
+    def queued(self, queue: str) -> int:
+        """Messages that wait in a queue; 0 where Redis does not answer."""
+        try:
+            return int(self._redis.llen(queue))
+        except redis.RedisError:
+            return 0
+
+    # -- what a worker says; it goes on where Redis is away
+
+    def note(self, run_id: str, outcome: TileOutcome) -> None:
+        """Count a tile's outcome towards its run."""
+        state = "cached" if outcome.cached and outcome.state == "done" else outcome.state.value
+        with _tolerated("count a tile"):
+            self._note(keys=[_key("tiles", run_id), _key("run", run_id)], args=[outcome.tile_id, state, KEEP_S])
+
+    def conclude(self, run_id: str) -> None:
+        """Say that a run's report is published and final."""
+        with _tolerated("conclude a run"):
+            self._redis.hset(_key("run", run_id), "concluded", 1)
+            self._redis.expire(_key("run", run_id), KEEP_S)
+
+    def begin_delivery(self, run_id: str, name: str) -> int:
+        """Count a delivery before its heavy work; the number of deliveries that began and did not end, this one in."""
+        with _tolerated("count a delivery"):
+            key = _key("deliveries", run_id, name)
+            with self._redis.pipeline() as pipe:
+                pipe.incr(key)
+                pipe.expire(key, KEEP_S)
+                return int(pipe.execute()[0])
+        return 1
+
+    def end_delivery(self, run_id: str, name: str) -> None:
+        """A delivery came to an end, whichever."""
+        with _tolerated("end a delivery"):
+            self._redis.delete(_key("deliveries", run_id, name))
+
+    @contextlib.contextmanager
+    def claim(self, run_id: str, name: str, lease_s: int) -> Iterator[bool]:
+        """Hold the claim on a piece of work, renewed while the block runs; False where somebody else holds it.
+
+        A holder that is killed holds it for a lease longer. `run_id` is kept alive beside it.
+        """
+        key, token, done = _key("claim", name), uuid.uuid4().hex, threading.Event()
+        taken = True
+        with _tolerated("claim a tile"):
+            taken = bool(self._redis.set(key, token, nx=True, ex=lease_s))
+        if not taken:
+            yield False
+            return
+        self._beat(run_id, lease_s)
+        keeper = threading.Thread(target=self._keep, args=(run_id, key, token, lease_s, done), daemon=True)
+        keeper.start()
+        try:
+            yield True
+        finally:
+            done.set()
+            with _tolerated("release a claim"):
+                self._release(keys=[key], args=[token])
+
+    def _keep(self, run_id: str, key: str, token: str, lease_s: int, done: threading.Event) -> None:
+        while not done.wait(lease_s / 3):
+            with _tolerated("renew a claim"):
+                self._renew(keys=[key], args=[token, lease_s * 1000])
+            self._beat(run_id, lease_s)
+
+    def _beat(self, run_id: str, lease_s: int) -> None:
+        with _tolerated("show that a run is alive"):
+            self._redis.set(_key("beat", run_id), 1, ex=lease_s)
+
+
+def _key(kind: str, *names: str) -> str:
+    """A short key of a fixed alphabet, whatever the names hold."""
+    if kind in ("claim", "deliveries"):
+        names = (hashlib.sha256("\0".join(names).encode()).hexdigest()[:32],)
+    return PREFIX + ":".join((kind, *names))
+
+
+@contextlib.contextmanager
+def _tolerated(deed: str) -> Iterator[None]:
+    try:
+        yield
+    except redis.RedisError as error:
+        log.warning("could not %s, going on without: %s", deed, error)

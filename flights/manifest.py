@@ -1,0 +1,303 @@
+"""A flight as its manifest declares it: checked, frozen values; JSON in, values out.
+
+What only storage can tell (whether two URIs are one object) is checked by `intake`.
+"""
+
+import json
+import os.path
+import posixpath
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError, model_validator
+
+from flights.errors import Code, FlightsError, ManifestRefused
+from flights.indices import INDICES
+from flights.sensors import SensorProfile, find_profile
+
+MAX_TILES = 1_000_000
+_NAME = re.compile(r"[\w-](?:[\w .-]*[\w-])?")
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or len(value.encode()) > 120 or not _NAME.fullmatch(value) or ".." in value:
+        shown = value if not isinstance(value, str) or len(value) < 60 else value[:57] + "..."
+        raise ValueError(
+            f"{shown!r} is not a name: letters, digits, '.', '_', '-' and inner spaces, no path, at most 120 bytes"
+        )
+    return value
+
+
+def _epsg(value: object) -> int:
+    text = str(value).strip().upper().removeprefix("EPSG:")
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{4,6}", text):
+        raise ValueError(f"{value!r} is not an EPSG code; write 32615 or 'EPSG:32615'")
+    return int(text)
+
+
+def _uri(value: object) -> str:
+    """`s3://bucket/key`, `file:///path` or a path; what a key spells is left as it is."""
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ValueError(f"{value!r} is not a path or URI")
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", value)
+    if scheme is None:
+        return value
+    if scheme[1].lower() == "file":
+        return "/" + value[len("file://") :].lstrip("/")
+    if scheme[1] != "s3":
+        raise ValueError(f"{value!r}: only s3:// URIs, file:// URIs and local paths are read")
+    if not re.fullmatch(r"s3://[^/]+/.*", value, flags=re.DOTALL):
+        raise ValueError(f"{value!r} is not s3://bucket/key")
+    return value
+
+
+def _object_uri(value: object) -> str:
+    """A URI that names one object, not a folder."""
+    uri = _uri(value)
+    if uri.endswith("/") or (uri.startswith("s3://") and uri.count("/") < 3):
+        raise ValueError(f"{value!r} is a folder; a file or object is needed")
+    return uri
+
+
+def _nodata(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str | None):
+        raise ValueError(f'{value!r} is not a number or "nan"')
+    if isinstance(value, str) and value.lower() != "nan":
+        raise ValueError(f'{value!r} is not a number or "nan"')
+    return None if value is None else float(value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _tiles(value: object) -> object:
+    if isinstance(value, list | tuple) and not 1 <= len(value) <= MAX_TILES:
+        raise ValueError(f"{len(value)} tiles; a flight has 1 to {MAX_TILES}")
+    return value
+
+
+Name = Annotated[str, BeforeValidator(_name)]
+Epsg = Annotated[int, BeforeValidator(_epsg)]
+Uri = Annotated[str, BeforeValidator(_uri)]
+ObjectUri = Annotated[str, BeforeValidator(_object_uri)]
+Number = Annotated[float, BeforeValidator(_number)]
+Nodata = Annotated[float | None, BeforeValidator(_nodata)]
+Role = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+BandNumber = Annotated[StrictInt, Field(ge=1, le=65535)]
+Bands = dict[Role, BandNumber | Annotated[str, Field(min_length=1, max_length=200)]]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Radiometry(_Frozen):
+    """What a flight or a tile may declare of its bands; a tile's word wins over its flight's."""
+
+    sensor: str | None = None
+    bands: Bands | None = None
+    scale: Number | dict[Role, Number] | None = None
+    offset: Number | dict[Role, Number] | None = None
+    nodata: dict[Role, Nodata] | Nodata = None
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.sensor is not None:
+            try:
+                find_profile(self.sensor)
+            except FlightsError as error:
+                raise ValueError(str(error)) from None
+        if self.bands and len(set(self.bands.values())) < len(self.bands):
+            raise ValueError(f"bands {self.bands} names one band twice: an index needs different bands")
+        return self
+
+    def declared(self, key: Literal["scale", "offset", "nodata"], role: str) -> float | None:
+        """The declared value of `key` for one band, None where nothing is declared."""
+        value = getattr(self, key)
+        return value.get(role) if isinstance(value, dict) else value
+
+
+class Tile(Radiometry):
+    """One tile: a source (one file, or a file a band), where its product goes, and the CRS it must have."""
+
+    tile_id: Name
+    src_uri: ObjectUri | dict[Role, ObjectUri]
+    dst_uri: ObjectUri | Literal[""] = ""
+    epsg: Epsg
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """URI by role; the role "" is one file that holds every band."""
+        return self.src_uri if isinstance(self.src_uri, dict) else {"": self.src_uri}
+
+
+class Flight(Radiometry):
+    """One flight, complete in itself: every URI absolute, every tile with its destination."""
+
+    flight_id: Name
+    tenant: Name | None = None
+    out_uri: Uri = ""
+    acquired: datetime | None = None
+    index: Literal["ndvi"] = "ndvi"
+    tiles: Annotated[tuple[Tile, ...], BeforeValidator(_tiles)]
+
+    @property
+    def report_uri(self) -> str:
+        """Where the flight's report is published."""
+        return join_uri(self.out_uri, f"{self.flight_id}.report.json")
+
+    @property
+    def mosaic_uri(self) -> str:
+        """Where the flight's mosaic is published."""
+        return join_uri(self.out_uri, f"{self.flight_id}.{self.index}.tif")
+
+    def radiometry(self, tile: Tile) -> Radiometry:
+        """What holds for a tile: its own word, else the flight's. A tile's `sensor` sets the flight's `bands` aside."""
+        mine = {k: v for k in Radiometry.model_fields if (v := getattr(tile, k)) is not None}
+        theirs = {k: v for k in Radiometry.model_fields if (v := getattr(self, k)) is not None}
+        if "sensor" in mine and "bands" not in mine:
+            theirs.pop("bands", None)
+        return Radiometry(**{**theirs, **mine})
+
+    def profile(self, tile: Tile) -> SensorProfile | None:
+        """The sensor profile that holds for a tile, None where none is declared."""
+        slug = self.radiometry(tile).sensor
+        return find_profile(slug) if slug else None
+
+
+def join_uri(folder: str, relative: str) -> str:
+    """A URI below a folder or prefix; an absolute `relative` stands for itself."""
+    if re.match(r"s3://|/", relative):
+        return relative
+    if not folder.startswith("s3://"):
+        return os.path.join(folder, relative)
+    # A prefix is opaque and kept as it is spelled; only the relative path is one, and may climb.
+    parts = folder.rstrip("/").split("/")
+    for step in posixpath.normpath(relative).split("/"):
+        if step == "..":
+            if len(parts) <= len(("s3:", "", "bucket")):
+                raise _invalid(f"{relative!r} climbs out of the bucket of {folder!r}")
+            parts.pop()
+        elif step != ".":
+            parts.append(step)
+    return "/".join(parts)
+
+
+def folder_of(uri: str) -> str:
+    """The folder or prefix that holds a URI, without a closing slash."""
+    return uri.rsplit("/", 1)[0]
+
+
+def parse_manifest(raw: bytes, base_uri: str) -> Flight:
+    """The flight that a manifest declares; `base_uri` is the folder or prefix that its relative URIs start from.
+
+    Raises ManifestRefused with everything that is wrong with it, each with its place.
+    """
+    document = _decode(raw)
+    known_id = document.get("flight_id") if isinstance(document, dict) else None
+    flight_id = known_id if isinstance(known_id, str) and _NAME.fullmatch(known_id) else ""
+    try:
+        flight = Flight.model_validate(document)
+        return _resolved(flight, base_uri)
+    except ValidationError as error:
+        raise ManifestRefused(Code.MANIFEST_INVALID, _explained(error), flight_id) from None
+    except ManifestRefused as refused:
+        raise ManifestRefused(refused.code, str(refused), flight_id) from None
+
+
+def _decode(raw: bytes) -> Any:
+    """JSON as a value; byte-order mark and CRLF accepted, repeated keys and NaN refused."""
+    try:
+        return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise ManifestRefused(Code.MANIFEST_NOT_JSON, f"not UTF-8: {error.reason} at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        start = raw[:40].decode("utf-8", "replace")
+        raise ManifestRefused(Code.MANIFEST_NOT_JSON, f"not JSON: {error}; it starts with {start!r}") from None
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return dict(pairs)
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _explained(error: ValidationError) -> str:
+    """Up to ten complaints, each with its place in the manifest."""
+    lines = dict.fromkeys(_complaint(e) for e in error.errors(include_url=False))  # a union repeats itself
+    shown = list(lines)[:10]
+    more = f"; and {len(lines) - 10} more" if len(lines) > 10 else ""
+    return "; ".join(shown) + more
+
+
+def _complaint(error: Mapping[str, Any]) -> str:
+    where = ""
+    for part in error["loc"]:
+        if isinstance(part, int):
+            where += f"[{part}]"
+        elif "(" not in part and "-" not in part:  # pydantic's names of union branches, not of keys
+            where += f".{part}" if where else part
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "unknown key"
+    return f"{where}: {message}" if where else message
+
+
+def _resolved(flight: Flight, base_uri: str) -> Flight:
+    """The flight with absolute URIs and every destination filled in, free of contradictions within itself."""
+    out_uri = join_uri(base_uri, flight.out_uri) if flight.out_uri else ""
+    tiles = []
+    for tile in flight.tiles:
+        if not tile.dst_uri and not out_uri:
+            raise _invalid(f"tile {tile.tile_id!r} has no dst_uri and the flight has no out_uri to derive it from")
+        dst = tile.dst_uri or join_uri(out_uri, f"tiles/{tile.tile_id}.{flight.index}.tif")
+        src: Any = {role: join_uri(base_uri, uri) for role, uri in tile.sources.items()}
+        tiles.append(tile.model_copy(update={"src_uri": src.get("", src), "dst_uri": join_uri(base_uri, dst)}))
+    out_uri = (out_uri or _common_folder([t.dst_uri for t in tiles])).rstrip("/")
+    flight = flight.model_copy(update={"out_uri": out_uri, "tiles": tuple(tiles)})
+    _check_tiles(flight)
+    return flight
+
+
+def _common_folder(uris: list[str]) -> str:
+    folders = [folder_of(uri).split("/") for uri in uris]
+    depth = 0
+    while all(len(f) > depth for f in folders) and len({f[depth] for f in folders}) == 1:
+        depth += 1
+    common = "/".join(folders[0][:depth])
+    if not re.fullmatch(r"s3://[^/]+.*|/.+", common):
+        raise _invalid("the tiles' destinations share no folder; declare the flight's out_uri")
+    return common
+
+
+def _check_tiles(flight: Flight) -> None:
+    seen: set[str] = set()
+    roles = INDICES[flight.index].roles
+    for tile in flight.tiles:
+        if tile.tile_id in seen:
+            raise ManifestRefused(Code.TILE_CLASH, f"two tiles share the same tile_id {tile.tile_id!r}")
+        seen.add(tile.tile_id)
+        rule = flight.radiometry(tile)
+        if isinstance(tile.src_uri, dict):
+            lacking = [role for role in roles if role not in tile.src_uri]
+            extra = [role for role in tile.src_uri if role not in roles]
+            if lacking or extra:
+                wrong = f"lacks {', '.join(lacking)}" if lacking else f"names {', '.join(extra)}, which is not used"
+                raise _invalid(f"tile {tile.tile_id!r}: src_uri {wrong}; {flight.index} needs {', '.join(roles)}")
+        elif rule.bands is None and rule.sensor is None:
+            raise _invalid(f"tile {tile.tile_id!r}: neither `sensor` nor `bands` says which band is which")
+
+
+def _invalid(message: str) -> ManifestRefused:
+    return ManifestRefused(Code.MANIFEST_INVALID, message)

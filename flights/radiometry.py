@@ -1,0 +1,92 @@
+"""From stored pixels to reflectance, and which pixels are measurements at all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flights.bands import BandFacts
+from flights.sensors import SensorProfile
+
+Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How the pixels of one band are read: reflectance = pixel * scale + offset."""
+
+    scale: float
+    offset: float
+    origin: str
+    # who said so: "manifest", "sensor", "file", or "none" (pixels are used as they are)
+    fills: tuple[float, ...]
+    # the pixel values that mean "no data"
+
+    def reflectance(self, pixels: NDArray[np.generic]) -> NDArray[np.float64]:
+        """The band in float64, promoted before any arithmetic; fills are calibrated like any value."""
+        values = pixels.astype(np.float64)
+        if self.scale != 1.0:
+            values *= self.scale
+        if self.offset != 0.0:
+            values += self.offset
+        return values
+
+    def is_measured(self, pixels: NDArray[np.generic]) -> NDArray[np.bool_]:
+        """True where a pixel is neither a fill value nor NaN nor infinite."""
+        measured = np.isfinite(pixels) if pixels.dtype.kind == "f" else np.ones(pixels.shape, dtype=bool)
+        for fill in self.fills:
+            for value in _as_stored(fill, pixels.dtype):
+                measured &= pixels != value
+        return measured
+
+
+def _as_stored(fill: float, dtype: np.dtype[np.generic]) -> tuple[np.generic, ...]:
+    """The values that a fill takes in this dtype: none where it cannot occur, rounded where the dtype is coarser.
+
+    GDAL keeps nodata as a double, the pixels of a float32 raster are singles: -3.4e38 is another number in each.
+    """
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            rounded = np.array(fill).astype(dtype)[()]
+        if np.isinf(rounded) and np.isfinite(fill):  # beyond the dtype: writers clamp it to the dtype's end
+            return (np.copysign(np.finfo(dtype).max, fill).astype(dtype),)  # type: ignore[type-var]  # kind is "f"
+        return (rounded,)
+    info = np.iinfo(dtype)  # type: ignore[type-var]  # integer kinds only: complex is refused before
+    if not np.isfinite(fill) or fill != int(fill) or not info.min <= fill <= info.max:
+        return ()
+    return (np.array(int(fill)).astype(dtype)[()],)
+
+
+def calibration(
+    role: str,
+    facts: BandFacts,
+    profile: SensorProfile | None,
+    scale: Number | None,
+    offset: Number | None,
+    nodata: Number | None,
+) -> Calibration:
+    """The calibration of one band: declared values win over the sensor profile, that over the file's own tags.
+
+    Scale and offset come from one place together: half a calibration from each would be a third one. Declared
+    nodata replaces the file's; the profile's is added to it.
+    """
+    if nodata is not None:
+        fills: tuple[float, ...] = (float(nodata),)
+    else:
+        known = (facts.nodata, profile.nodata if profile else None)
+        fills = tuple(dict.fromkeys(float(v) for v in known if v is not None))
+    if scale is not None or offset is not None:
+        return Calibration(
+            1.0 if scale is None else float(scale), 0.0 if offset is None else float(offset), "manifest", fills
+        )
+    if profile is not None and facts.dtype in profile.scale:
+        return Calibration(profile.scale[facts.dtype], profile.offset[facts.dtype], "sensor", fills)
+    if (facts.scale, facts.offset) != (1.0, 0.0):
+        return Calibration(facts.scale, facts.offset, "file", fills)
+    return Calibration(1.0, 0.0, "none", fills)
+
+
+def both_zero(pixels: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
+    """True where every band in use stores 0: the black collar that nobody declared, whatever the offset makes of it."""
+    return np.logical_and.reduce([band == 0 for band in pixels.values()])

@@ -1,0 +1,1 @@
+"""The owner of rasterio: everything that opens, reads or writes a raster is in here."""

@@ -1,0 +1,65 @@
+"""Sensor profiles: which band is which, and how pixels become reflectance.
+
+The profiles are data (`sensors.toml`, with the source of each); this module only reads and checks them.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from flights.errors import Code, Refused
+
+
+@dataclass(frozen=True, slots=True)
+class SensorProfile:
+    """One kind of file that a sensor or its software delivers."""
+
+    slug: str
+    title: str
+    layout: Literal["bands", "files"]
+    # "bands": one file, the names in band order. "files": a file a band, the order means nothing.
+    bands: tuple[str, ...]
+    wavelengths_nm: tuple[float, ...]
+    # centre wavelengths, 0 where there is none
+    source: str
+    scale: Mapping[str, float] = field(default_factory=dict)
+    # by dtype of the file: reflectance = pixel * scale + offset; an absent dtype has no known scale
+    offset: Mapping[str, float] = field(default_factory=dict)
+    nodata: float | None = None
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.bands) != len(self.wavelengths_nm) or len(set(self.bands)) != len(self.bands):
+            raise ValueError(f"profile {self.slug}: bands and wavelengths_nm must pair up, each band named once")
+        if set(self.scale) != set(self.offset):
+            raise ValueError(f"profile {self.slug}: scale and offset must name the same dtypes")
+
+    def index_of(self, band: str) -> int | None:
+        """The 1-based position of a band in a multi-band file, None where the profile has no such band."""
+        return self.bands.index(band) + 1 if band in self.bands else None
+
+
+@cache
+def profiles() -> Mapping[str, SensorProfile]:
+    """Every known profile by slug, in the order of the file."""
+    tables = tomllib.loads(files("flights").joinpath("sensors.toml").read_text(encoding="utf-8"))
+    return {slug: _profile(slug, table) for slug, table in tables.items()}
+
+
+def _profile(slug: str, table: dict[str, object]) -> SensorProfile:
+    lists = {key: tuple(table.pop(key)) for key in ("bands", "wavelengths_nm")}  # type: ignore[arg-type]  # TOML arrays
+    return SensorProfile(slug=slug, **lists, **table)  # type: ignore[arg-type]  # __post_init__ and tests hold the types
+
+
+def find_profile(slug: str) -> SensorProfile:
+    """The profile of that name; Refused with the nearest names when there is none."""
+    known = profiles()
+    if slug in known:
+        return known[slug]
+    near = difflib.get_close_matches(slug, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`run_batch.py sensors` lists the known ones"
+    raise Refused(Code.MANIFEST_INVALID, f"sensor {slug!r} is not known; {hint} (or declare `bands`)")

@@ -1,0 +1,116 @@
+"""The one reader of the environment: a frozen object, made once and passed as an argument.
+
+`AWS_*` is boto3's business and read by boto3 itself.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import AliasChoices, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from flights.errors import Code, Refused
+
+
+def _state_home() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "flights"
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Settings(BaseSettings):
+    """Every knob; names in the environment are `FLIGHTS_` + the field in capitals unless said otherwise."""
+
+    model_config = SettingsConfigDict(env_prefix="FLIGHTS_", frozen=True, extra="ignore", populate_by_name=True)
+
+    broker_url: str | None = Field(default=None, validation_alias=AliasChoices("broker_url", "CELERY_BROKER_URL"))
+    """`CELERY_BROKER_URL`: the fleet's Redis. None: the embedded default."""
+    result_backend: str | None = Field(
+        default=None, validation_alias=AliasChoices("result_backend", "CELERY_RESULT_BACKEND")
+    )
+    """`CELERY_RESULT_BACKEND`: where chord parts are counted; the broker when not set."""
+
+    state_dir: Path = Field(default_factory=_state_home)
+    """The embedded server, scratch space and, by default, run records."""
+    runs_uri: str = ""
+    """Where run records live: a folder or an s3:// prefix. Default: `runs` in the state folder."""
+    scratch_dir: Path | None = None
+    """Where sources are mirrored and products are made. Default: `scratch` in the state folder."""
+
+    workers: int = Field(default_factory=_usable_cores, ge=1)
+    """Processes of the embedded worker. Default: the cores this process may use."""
+
+    tile_soft_limit_s: int = Field(default=600, ge=1)
+    """A tile that takes longer ends as failed."""
+    tile_hard_limit_s: int = Field(default=660, ge=2)
+    """A tile that does not hear the soft limit is killed."""
+    max_deliveries: int = Field(default=3, ge=1)
+    """How often a tile's message may begin and never end before the tile is called failed."""
+    transient_attempts: int = Field(default=4, ge=1)
+    """How often a tile is tried within one delivery while its errors are transient."""
+    claim_lease_s: int = Field(default=20, ge=2)
+    """How long a tile stays claimed by a worker that has fallen silent."""
+
+    window_bytes: int = Field(default=64 * 2**20, ge=2**20)
+    """Memory budget of one window, all bands and intermediate arrays together."""
+    max_block_bytes: int = Field(default=2 * 2**30, ge=2**20)
+    """A source whose single block is larger, decoded, is refused."""
+    max_pixels: int = Field(default=40_000_000_000, ge=1)
+    """A source with more pixels is refused from its header."""
+    cog_compress: Literal["zstd", "deflate"] = "zstd"
+    """Compression of products: zstd level 1, or deflate for older readers."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.tile_hard_limit_s <= self.tile_soft_limit_s:
+            raise ValueError("FLIGHTS_TILE_HARD_LIMIT_S must be above FLIGHTS_TILE_SOFT_LIMIT_S")
+        return self
+
+    @property
+    def embedded(self) -> bool:
+        """True where no fleet is named and this machine does the work."""
+        return self.broker_url is None
+
+    @property
+    def runs(self) -> str:
+        """The folder or prefix of run records, without a closing slash."""
+        return (self.runs_uri or str(self.state_dir.absolute() / "runs")).rstrip("/")
+
+    @property
+    def scratch(self) -> Path:
+        """The folder for mirrored sources and products under way."""
+        return self.scratch_dir or self.state_dir / "scratch"
+
+
+# Names read before settings exist, by the processes of the embedded default.
+_OWN_NAMES = {"FLIGHTS_EMBEDDED_PARENT"}
+
+
+def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the environment; Refused with every wrong or unknown name."""
+    names = os.environ if environment is None else environment
+    known = {f"FLIGHTS_{field.upper()}" for field in Settings.model_fields} - {
+        "FLIGHTS_BROKER_URL",
+        "FLIGHTS_RESULT_BACKEND",
+    }
+    unknown = sorted(n for n in names if n.startswith("FLIGHTS_") and n not in known | _OWN_NAMES)
+    if unknown:
+        raise Refused(
+            Code.SETTINGS_INVALID,
+            f"unknown setting {', '.join(unknown)}; the known ones are {', '.join(sorted(known))}",
+        )
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise Refused(Code.SETTINGS_INVALID, "; ".join(_complaint(e) for e in error.errors())) from None
+
+
+def _complaint(error: Mapping[str, object]) -> str:
+    place = error["loc"]
+    name = str(place[0]) if isinstance(place, tuple) and place else "settings"
+    name = name if name.isupper() else f"FLIGHTS_{name.upper()}"
+    return f"{name}={error['input']!r}: {str(error['msg']).removeprefix('Value error, ')}"

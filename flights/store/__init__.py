@@ -1,0 +1,110 @@
+"""Where objects live: local disk and S3 behind one small protocol.
+
+A reader of either sees a whole object or none: publishing is one `os.replace` of a finished, fsynced file, or one
+PutObject (CompleteMultipartUpload). A store holds clients, so it is made per process, after any fork.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+# Files beside a raster that change what its pixels mean: a mask, and GDAL's metadata (nodata, scale, CRS).
+SIDECARS = (".aux.xml", ".msk")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What a store says of an object without reading it."""
+
+    identity: str
+    # changes whenever the content does: S3 ETag and size; local path, size and mtime_ns
+    size: int
+    # bytes
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    # the object's own metadata; local files have none
+    etag: str = ""
+    # S3 only
+
+
+class Store(Protocol):
+    """One kind of storage. Errors are `Refused` (missing, forbidden) or `Transient`, never the library's own."""
+
+    def canonical(self, uri: str) -> str:
+        """The one spelling of an object's name: equal for two URIs of one object."""
+
+    def stat(self, uri: str) -> Stat | None:
+        """The object as it is now, None where there is none."""
+
+    def sidecars(self, uri: str) -> dict[str, Stat]:
+        """Those of SIDECARS that lie beside an object, by suffix."""
+
+    def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
+        """Make the object readable at `path`; SourceChanged where it is no longer the `pinned` one.
+
+        A local file is linked, not copied: whoever reads it looks at `stat` again before trusting what was read.
+        """
+
+    def publish(self, path: Path, uri: str, replaces: Stat | None, metadata: Mapping[str, str]) -> Stat:
+        """Make the finished file at `path` the object `uri`, in one step; `path` may be gone afterwards.
+
+        `replaces` is what was there when the work began; PublishConflict where that is no longer so.
+        """
+
+    def read(self, uri: str) -> bytes | None:
+        """A small object's content, None where there is none."""
+
+    def write(self, uri: str, content: bytes) -> None:
+        """Replace a small object, in one step."""
+
+    def delete(self, uri: str) -> None:
+        """Remove an object; one that is not there is no error."""
+
+    def list(self, folder: str) -> Iterator[str]:
+        """The URIs of the objects directly below a folder or prefix."""
+
+
+class Stores:
+    """The store of every URI: a `Store` itself, for `s3://` and local paths alike."""
+
+    def __init__(self, local: Store, s3: Store) -> None:
+        self._local, self._s3 = local, s3
+
+    def of(self, uri: str) -> Store:
+        """The store that holds a URI."""
+        return self._s3 if uri.startswith("s3://") else self._local
+
+    def canonical(self, uri: str) -> str:
+        return self.of(uri).canonical(uri)
+
+    def stat(self, uri: str) -> Stat | None:
+        return self.of(uri).stat(uri)
+
+    def sidecars(self, uri: str) -> dict[str, Stat]:
+        return self.of(uri).sidecars(uri)
+
+    def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
+        self.of(uri).fetch(uri, path, pinned)
+
+    def publish(self, path: Path, uri: str, replaces: Stat | None, metadata: Mapping[str, str]) -> Stat:
+        return self.of(uri).publish(path, uri, replaces, metadata)
+
+    def read(self, uri: str) -> bytes | None:
+        return self.of(uri).read(uri)
+
+    def write(self, uri: str, content: bytes) -> None:
+        self.of(uri).write(uri, content)
+
+    def delete(self, uri: str) -> None:
+        self.of(uri).delete(uri)
+
+    def list(self, folder: str) -> Iterator[str]:
+        return self.of(folder).list(folder)
+
+
+def open_stores() -> Stores:
+    """Stores for this process; the S3 client is made when the first s3:// URI is touched."""
+    from flights.store.local import LocalStore
+    from flights.store.s3 import S3Store
+
+    return Stores(LocalStore(), S3Store())

@@ -1,0 +1,127 @@
+"""Objects on local disk."""
+
+import errno
+import os
+import shutil
+import stat as modes
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from flights.errors import Code, FlightsError, PublishConflict, Refused, SourceChanged, Transient
+from flights.store import SIDECARS, Stat
+
+
+class LocalStore:
+    """A `Store` over paths of this machine."""
+
+    def canonical(self, uri: str) -> str:
+        return os.path.realpath(uri)
+
+    def stat(self, uri: str) -> Stat | None:
+        with _named(uri, Code.SOURCE_FORBIDDEN):
+            try:
+                found = os.stat(uri)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        if not modes.S_ISREG(found.st_mode):
+            raise Refused(Code.SOURCE_NOT_RASTER, f"{uri} is not a regular file")
+        return Stat(identity=f"file:{os.path.realpath(uri)}:{found.st_size}:{found.st_mtime_ns}", size=found.st_size)
+
+    def sidecars(self, uri: str) -> dict[str, Stat]:
+        found = ((suffix, self.stat(uri + suffix)) for suffix in SIDECARS)
+        return {suffix: there for suffix, there in found if there}
+
+    def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
+        now = self.stat(uri)
+        if now is None or now.identity != pinned.identity:
+            raise SourceChanged(f"{uri} was replaced while the tile was being made")
+        path.unlink(missing_ok=True)
+        path.symlink_to(os.path.realpath(uri))
+
+    def publish(self, path: Path, uri: str, replaces: Stat | None, metadata: Mapping[str, str]) -> Stat:
+        del metadata  # a local file has none; products carry the same in their tags
+        now = self.stat(uri)
+        if (now and now.identity) != (replaces and replaces.identity):
+            raise PublishConflict(f"{uri} was published by somebody else meanwhile")
+        self._replace(path, uri)
+        published = self.stat(uri)
+        if published is None:
+            raise PublishConflict(f"{uri} was removed as soon as it was published")
+        return published
+
+    def read(self, uri: str) -> bytes | None:
+        with _named(uri, Code.SOURCE_FORBIDDEN):
+            try:
+                return Path(uri).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def write(self, uri: str, content: bytes) -> None:
+        with _named(uri, Code.DESTINATION_REFUSED):
+            Path(uri).parent.mkdir(parents=True, exist_ok=True)
+        part = _part(uri)
+        try:
+            with _named(uri, Code.DESTINATION_REFUSED):
+                part.write_bytes(content)
+            self._replace(part, uri)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def delete(self, uri: str) -> None:
+        with _named(uri, Code.DESTINATION_REFUSED):
+            Path(uri).unlink(missing_ok=True)
+
+    def list(self, folder: str) -> Iterator[str]:
+        if os.path.isdir(folder):
+            yield from sorted(entry.path for entry in os.scandir(folder) if entry.is_file())
+
+    def _replace(self, path: Path, uri: str) -> None:
+        """One rename onto the final name, of bytes that are on disk; from another file system by way of a copy."""
+        final = Path(uri)
+        with _named(uri, Code.DESTINATION_REFUSED):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            if os.stat(path).st_dev == os.stat(final.parent).st_dev:
+                _fsync(path)
+                os.replace(path, final)
+            else:
+                part = _part(uri)
+                try:
+                    shutil.copyfile(path, part)
+                    _fsync(part)
+                    os.replace(part, final)
+                finally:
+                    part.unlink(missing_ok=True)
+            _fsync(final.parent)
+
+
+def _part(uri: str) -> Path:
+    """A hidden name in the destination's own folder, so that the last step is a rename."""
+    final = Path(uri)
+    return final.with_name(f".{final.name[:100]}.{uuid.uuid4().hex[:12]}.part")
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _named(uri: str, code: Code) -> Iterator[None]:
+    """Turn the operating system's errors into ours, with the path."""
+    try:
+        yield
+    except OSError as error:
+        raise _classified(error, uri, code) from error
+
+
+def _classified(error: OSError, uri: str, code: Code) -> FlightsError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Transient(Code.DISK_FULL, f"{uri}: no space left on its disk")
+    if error.errno in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EMFILE, errno.ENFILE):
+        return Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {error.strerror}")
+    return Refused(code, f"{uri}: {error.strerror}")

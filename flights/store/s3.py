@@ -1,0 +1,217 @@
+"""Objects on S3 and what speaks its protocol."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    FlexibleChecksumError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+)
+from botocore.exceptions import ConnectionError as BotoConnectionError
+
+from flights.errors import Code, FlightsError, PublishConflict, Refused, SourceChanged, Transient, Unreachable
+from flights.store import SIDECARS, Stat
+
+CHUNK_BYTES = 2**20
+# Above this a product goes up in parts; S3 takes at most 5 GiB in one PutObject.
+PART_BYTES = 64 * 2**20
+
+T = TypeVar("T")
+
+# What S3 calls a fault of the moment besides 429 and 5xx.
+_TRANSIENT_CODES = {"RequestTimeout", "RequestTimeTooSkewed", "SlowDown", "Throttling", "ThrottlingException"}
+
+
+class S3Store:
+    """A `Store` over buckets; its client is made in the process that uses it, since clients don't survive a fork."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+        self._pid = 0
+
+    @property
+    def client(self) -> Any:
+        """The boto3 client of this process."""
+        if self._client is None or self._pid != os.getpid():
+            self._client, self._pid = _make_client(), os.getpid()
+        return self._client
+
+    def canonical(self, uri: str) -> str:
+        return uri
+
+    def stat(self, uri: str) -> Stat | None:
+        try:
+            head = self._call(uri, lambda bucket, key: self.client.head_object(Bucket=bucket, Key=key))
+        except Refused as refused:
+            if refused.code is Code.SOURCE_MISSING:
+                return None
+            raise
+        return Stat(
+            identity=_identity(head["ETag"], head["ContentLength"]),
+            size=head["ContentLength"],
+            metadata=head.get("Metadata", {}),
+            etag=head["ETag"],
+        )
+
+    def sidecars(self, uri: str) -> dict[str, Stat]:
+        """One LIST instead of a HEAD a suffix; without the right to list, HEADs, where 403 means that none is there."""
+        try:
+            listed = self._call(
+                uri, lambda bucket, key: self.client.list_objects_v2(Bucket=bucket, Prefix=f"{key}.", MaxKeys=1000)
+            )
+        except Refused as refused:
+            if refused.code is not Code.SOURCE_FORBIDDEN:
+                raise
+            return self._sidecars_by_head(uri)
+        if listed.get("IsTruncated"):
+            return self._sidecars_by_head(uri)
+        key = _split(uri)[1]
+        return {
+            item["Key"][len(key) :]: Stat(_identity(item["ETag"], item["Size"]), item["Size"], etag=item["ETag"])
+            for item in listed.get("Contents", ())
+            if item["Key"][len(key) :] in SIDECARS
+        }
+
+    def _sidecars_by_head(self, uri: str) -> dict[str, Stat]:
+        found = {}
+        for suffix in SIDECARS:
+            try:
+                there = self.stat(uri + suffix)
+            except Refused as refused:
+                if refused.code is not Code.SOURCE_FORBIDDEN:
+                    raise
+                there = None
+            if there:
+                found[suffix] = there
+        return found
+
+    def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
+        """The whole object in one GET pinned to the ETag; boto3 checks the checksum that S3 keeps, we the length."""
+
+        def copy(bucket: str, key: str) -> int:
+            body = self.client.get_object(Bucket=bucket, Key=key, IfMatch=pinned.etag)["Body"]
+            with path.open("wb") as out:
+                return sum(out.write(chunk) for chunk in body.iter_chunks(CHUNK_BYTES))
+
+        written = self._call(uri, copy)
+        if written != pinned.size:
+            raise Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {written} bytes came of {pinned.size}")
+
+    def publish(self, path: Path, uri: str, replaces: Stat | None, metadata: Mapping[str, str]) -> Stat:
+        condition = {"IfMatch": replaces.etag} if replaces else {"IfNoneMatch": "*"}
+        size = path.stat().st_size
+        extra = {"Metadata": dict(metadata), "ContentType": "image/tiff"}
+
+        def put(bucket: str, key: str) -> str:
+            if size > PART_BYTES:
+                return self._put_parts(path, {"Bucket": bucket, "Key": key}, condition, extra)
+            with path.open("rb") as body:
+                done = self.client.put_object(Bucket=bucket, Key=key, Body=body, **condition, **extra)
+            return str(done["ETag"])
+
+        try:
+            etag = self._call(uri, put)
+        except SourceChanged as changed:  # 412: what lies there is not what lay there
+            raise PublishConflict(f"{uri} was published by somebody else meanwhile") from changed
+        except Refused as refused:
+            if refused.code is Code.SOURCE_MISSING and replaces:  # some servers say 404 where IfMatch finds nothing
+                raise PublishConflict(f"{uri} was removed by somebody else meanwhile") from refused
+            raise Refused(Code.DESTINATION_REFUSED, str(refused)) from refused
+        return Stat(identity=_identity(etag, size), size=size, metadata=metadata, etag=etag)
+
+    def _put_parts(self, path: Path, at: dict[str, str], condition: dict[str, str], extra: dict[str, Any]) -> str:
+        upload = {**at, "UploadId": self.client.create_multipart_upload(**at, **extra)["UploadId"]}
+        try:
+            parts = []
+            with path.open("rb") as body:
+                while part := body.read(PART_BYTES):
+                    done = self.client.upload_part(**upload, PartNumber=len(parts) + 1, Body=part)
+                    parts.append({"ETag": done["ETag"], "PartNumber": len(parts) + 1})
+            done = self.client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}, **condition)
+            return str(done["ETag"])
+        except BaseException:
+            self.client.abort_multipart_upload(**upload)
+            raise
+
+    def read(self, uri: str) -> bytes | None:
+        try:
+            return bytes(self._call(uri, lambda b, k: self.client.get_object(Bucket=b, Key=k)["Body"].read()))
+        except Refused as refused:
+            if refused.code is Code.SOURCE_MISSING:
+                return None
+            raise
+
+    def write(self, uri: str, content: bytes) -> None:
+        self._call(uri, lambda b, k: self.client.put_object(Bucket=b, Key=k, Body=content))
+
+    def delete(self, uri: str) -> None:
+        self._call(uri, lambda b, k: self.client.delete_object(Bucket=b, Key=k))
+
+    def list(self, folder: str) -> Iterator[str]:
+        bucket, prefix = _split(folder.rstrip("/") + "/")
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, Delimiter="/")
+        for page in self._call(folder + "/", lambda b, k: list(pages)):
+            yield from (f"s3://{bucket}/{item['Key']}" for item in page.get("Contents", ()))
+
+    def _call(self, uri: str, request: Callable[[str, str], T]) -> T:
+        """Run one request; botocore's errors leave as ours, with the URI."""
+        try:
+            return request(*_split(uri))
+        except (ClientError, BotoCoreError) as error:
+            raise classify(error, uri) from error
+
+
+def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
+    """The one table from botocore's errors to ours."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        code = error.response.get("Error", {}).get("Code", "")
+        said = f"{uri}: S3 answers {status} {code}"
+        if status == 404 or code in ("NoSuchKey", "NoSuchBucket"):
+            return Refused(Code.SOURCE_MISSING, f"{uri} does not exist ({code or status})")
+        if status == 412:
+            return SourceChanged(f"{uri} was replaced while the tile was being made")
+        if status == 409:
+            return PublishConflict(said)
+        if status == 429 or status >= 500 or code in _TRANSIENT_CODES:
+            return Transient(Code.STORAGE_UNAVAILABLE, said)
+        return Refused(Code.SOURCE_FORBIDDEN, f"{said}; check the credentials and the bucket's policy")
+    if isinstance(error, NoCredentialsError):
+        return Refused(Code.SOURCE_FORBIDDEN, f"{uri}: no AWS credentials were found")
+    if isinstance(error, HTTPClientError | BotoConnectionError):
+        return Unreachable(Code.STORAGE_UNAVAILABLE, f"{uri}: {error}")
+    if isinstance(error, IncompleteReadError | FlexibleChecksumError):
+        return Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {error}")
+    return Refused(Code.SOURCE_FORBIDDEN, f"{uri}: {error}")
+
+
+def _make_client() -> Any:
+    # Bounded waits, and botocore's own retries for what fails before a body flows; bodies are retried by the caller.
+    options: dict[str, Any] = {
+        "connect_timeout": 5,
+        "read_timeout": 20,
+        "retries": {"mode": "standard", "max_attempts": 3},
+    }
+    client = boto3.client("s3", config=Config(**options))
+    if (urlsplit(client.meta.endpoint_url).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        return client
+    # A server of one's own rarely has a host name a bucket.
+    return boto3.client("s3", config=Config(**options, s3={"addressing_style": "path"}))
+
+
+def _split(uri: str) -> tuple[str, str]:
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key
+
+
+def _identity(etag: str, size: int) -> str:
+    return f"s3:{etag.strip(chr(34))}:{size}"

@@ -1,0 +1,408 @@
+#!/usr/bin/env python3
+"""The command line: manifests in, one Celery chord a flight, progress, reports, an exit status.
+
+Nothing heavy is imported until a command runs: `--help` needs no broker, no bucket and no patience.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from flights.follow import Follower
+    from flights.manifest import Flight
+    from flights.pipeline import Tools
+    from flights.report import FlightReport
+    from flights.settings import Settings
+
+INCOMPLETE, REVIEW, UNREACHABLE, TRY_LATER = 3, 4, 69, 75
+# How the sample flights end: `demo` holds itself to it.
+SOWN = {"north-field": "complete", "south-field": "incomplete"}
+
+EPILOG = """\b
+Exit status: 0 every flight complete; 1 a bug; 2 usage, or every manifest refused; 3 some flight incomplete or
+refused; 4 complete, but some flight needs review; 69 broker or storage unreachable; 75 the time ran out (the
+flights go on)."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.version_option(package_name=None, version="0.1.0", prog_name="flights")
+def cli() -> None:
+    """Nightly flight batches in, verified NDVI out."""
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("manifests", metavar="MANIFEST...", nargs=-1, required=True)
+@click.option("--flight", "flight_ids", multiple=True, metavar="ID", help="Only this flight; repeatable.")
+@click.option("--tile", "tile_ids", multiple=True, metavar="ID", help="Only this tile; repeatable.")
+@click.option("--dry-run", is_flag=True, help="List each tile as new, stale or current, and do nothing.")
+@click.option("--overwrite", is_flag=True, help="Make every tile anew, also where its product is current.")
+@click.option("--lane", type=click.Choice(["batch", "priority"]), default="batch", show_default=True, help="Queue.")
+@click.option(
+    "--composite",
+    type=click.Choice(["complete", "review", "any", "never"]),
+    default="complete",
+    show_default=True,
+    help="Make the mosaic of a flight that ended so, or better; `any`: also of an incomplete one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON report a line on stdout, in the order given.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S", help="Wait no longer than this.")
+@click.pass_context
+def run(ctx: click.Context, manifests: Sequence[str], **options: Any) -> None:
+    """Make the NDVI of the flights in MANIFEST..., and say of each whether it is complete.
+
+    A MANIFEST is a JSON file or an s3:// URI. Tiles whose product is current are not made again.
+    """
+    with _answering():
+        ctx.exit(_run(manifests, **options))
+
+
+@cli.command()
+@click.argument("flights", metavar="FLIGHT...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON report a line on stdout.")
+@click.pass_context
+def report(ctx: click.Context, flights: Sequence[str], as_json: bool) -> None:
+    """The report of each FLIGHT (an id, or a manifest), derived from storage alone: no broker is asked."""
+    with _answering():
+        ctx.exit(_report(flights, as_json))
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with sources and scales.")
+def sensors(as_json: bool) -> None:
+    """The known sensor profiles: their bands in file order."""
+    import json
+    from dataclasses import asdict
+
+    from flights.console import out, show_sensors
+    from flights.sensors import profiles
+
+    known = list(profiles().values())
+    if as_json:
+        for profile in known:
+            click.echo(json.dumps(asdict(profile)))
+    else:
+        show_sensors(out(), known)
+
+
+@cli.command()
+@click.pass_context
+def demo(ctx: click.Context) -> None:
+    """Run the sample flights of data/ on the embedded default: one complete, one with a corrupt tile."""
+    os.environ.pop("CELERY_BROKER_URL", None)
+    with _answering():
+        folder = Path(__file__).resolve().parent / "data"
+        reports, status = _demo([str(folder / name / "manifest.json") for name in SOWN])
+        click.echo(f"\n`run_batch.py run` answers these two manifests with exit status {status}", nl=False)
+        click.echo(": a flight is incomplete, because a tile of it is corrupt on purpose.")
+        click.echo("Open the mosaic in QGIS; run `make demo` again and every good tile is found cached.")
+        ctx.exit(0 if {r.flight_id: r.status.value for r in reports} == SOWN else 1)
+
+
+# ---------------------------------------------------------------- run
+
+
+def _run(
+    manifests: Sequence[str],
+    flight_ids: Sequence[str],
+    tile_ids: Sequence[str],
+    dry_run: bool,
+    overwrite: bool,
+    lane: str,
+    composite: str,
+    as_json: bool,
+    timeout_s: float | None,
+) -> int:
+    from flights import console
+    from flights.settings import load_settings
+
+    settings = load_settings()
+    accepted, refusals = _take_in(manifests, flight_ids, tile_ids, settings)
+    if dry_run:
+        return _show_plans(accepted, refusals, tile_ids, as_json)
+    reports: dict[int, FlightReport] = dict(refusals)
+    if accepted:
+        done = _run_flights(list(accepted.values()), tile_ids, overwrite, lane, composite, timeout_s, settings)
+        if done is None:
+            console.err().print(f"not done within {timeout_s:g} s; the flights go on (see `report`)")
+            return TRY_LATER
+        reports |= dict(zip(accepted, done, strict=True))
+    ordered = [reports[i] for i in sorted(reports)]
+    uris = {i: flight.report_uri for i, flight in accepted.items()}
+    _show(ordered, [uris.get(i, "") for i in sorted(reports)], as_json)
+    return exit_status(ordered)
+
+
+def _take_in(
+    manifests: Sequence[str], flight_ids: Sequence[str], tile_ids: Sequence[str], settings: Settings
+) -> tuple[dict[int, Flight], dict[int, FlightReport]]:
+    """The flights asked for and the reports of refused manifests, each by its place among the arguments."""
+    from flights.errors import Code, ManifestRefused
+    from flights.intake import load_flight
+    from flights.report import refused
+    from flights.store import open_stores
+
+    stores = open_stores()
+    accepted: dict[int, Flight] = {}
+    refusals: dict[int, FlightReport] = {}
+    for i, uri in enumerate(manifests):
+        try:
+            flight = load_flight(stores, uri)
+            if any(flight.flight_id == other.flight_id for other in accepted.values()):
+                message = f"{uri}: flight_id {flight.flight_id!r} is already in this run, from another manifest"
+                raise ManifestRefused(Code.TILE_CLASH, message, flight.flight_id)
+            if not flight_ids or flight.flight_id in flight_ids:
+                accepted[i] = flight
+        except ManifestRefused as error:
+            refusals[i] = refused(error.flight_id, error)
+    _check_selection(accepted, refusals, flight_ids, tile_ids)
+    return accepted, refusals
+
+
+def _check_selection(
+    accepted: dict[int, Flight], refusals: dict[int, FlightReport], flight_ids: Sequence[str], tile_ids: Sequence[str]
+) -> None:
+    known = {f.flight_id for f in accepted.values()} | {r.flight_id for r in refusals.values()}
+    tiles = {t.tile_id for f in accepted.values() for t in f.tiles}
+    for what, asked, there in (("flight", flight_ids, known), ("tile", tile_ids, tiles)):
+        strange = [name for name in asked if name not in there]
+        if strange and not (what == "tile" and refusals):
+            raise click.UsageError(f"no {what} {', '.join(map(repr, strange))} in the manifests given")
+
+
+def _run_flights(
+    flights: Sequence[Flight],
+    tile_ids: Sequence[str],
+    overwrite: bool,
+    lane: str,
+    composite: str,
+    timeout_s: float | None,
+    settings: Settings,
+) -> list[FlightReport] | None:
+    """The report of each flight, None where the time ran out first."""
+    deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
+    with _fleet(settings) as (tools, check):
+        followers = [_begin(flight, tile_ids, overwrite, lane, composite, tools, settings) for flight in flights]
+        if not _follow(followers, check, deadline):
+            return None
+        return [f.report for f in followers if f.report]
+
+
+@contextlib.contextmanager
+def _fleet(settings: Settings) -> Iterator[tuple[Tools, Any]]:
+    """The fleet's tools: of the broker that is named, else of the embedded server for as long as the block runs."""
+    import tasks
+    from flights.embedded import embedded_fleet
+    from flights.ledger import Ledger
+    from flights.pipeline import Tools
+    from flights.store import open_stores
+
+    with contextlib.ExitStack() as stack:
+        check, broker_url = (lambda: None), settings.broker_url
+        if broker_url is None:
+            held = stack.enter_context(embedded_fleet(settings.state_dir, settings.workers))
+            check, broker_url = held.check, held.broker_url
+        ledger = Ledger(broker_url)
+        ledger.check()
+        connected = settings.model_copy(update={"broker_url": broker_url})
+        tasks.connect(connected)
+        yield Tools(connected, open_stores(), ledger), check
+
+
+def _begin(
+    flight: Flight,
+    tile_ids: Sequence[str],
+    overwrite: bool,
+    lane: str,
+    composite: str,
+    tools: Tools,
+    settings: Settings,
+) -> Follower:
+    """Plan a flight, write its run record, send what is to be made."""
+    import tasks
+    from flights.follow import Follower
+    from flights.runs import Run, forget_failures, record_uri, save_run
+    from flights.survey import Plan, survey
+
+    now = datetime.now(UTC)
+    new_run = Run(
+        run_id=f"{now:%Y%m%dT%H%M%S}-{os.urandom(3).hex()}",
+        flight_id=flight.flight_id,
+        record_uri=record_uri(settings.runs, flight.flight_id),
+        started=now,
+        overwrite=overwrite,
+        composite=composite,  # type: ignore[arg-type]  # one of click's choices
+    )
+    wanted = [t for t in flight.tiles if not tile_ids or t.tile_id in tile_ids]
+    todo = [s.tile for s in survey(tools.stores, flight, wanted) if s.plan(new_run) is not Plan.CURRENT]
+    forget_failures(tools.stores, new_run, {t.tile_id for t in todo})
+    save_run(tools.stores, new_run, flight)
+    tools.ledger.start(new_run.run_id)
+    queue = tasks.queue_of(flight, lane, settings)
+    tasks.submit(new_run, flight, todo, queue, settings)
+    return Follower(
+        run=new_run,
+        flight=flight,
+        sent=todo,
+        tools=tools,
+        queued=lambda: tasks.queued(tools.ledger, queue) + tasks.queued(tools.ledger, tasks.EXPORTS),
+        resend=lambda tiles: tasks.resend(new_run, flight, tiles, queue, settings),
+        conclude=lambda: tasks.conclude(new_run),
+    )
+
+
+def _follow(followers: Sequence[Follower], check: Any, deadline: float) -> bool:
+    """Wait until every flight has its answer; False where the time ran out first."""
+    from flights.console import board
+
+    waiting = list(followers)
+    with board() as live:
+        while waiting:
+            waiting = [f for f in waiting if not f.step()]
+            live.update(followers)
+            check()
+            if waiting and time.monotonic() > deadline:
+                return False
+            time.sleep(0.1 if waiting else 0)
+    return True
+
+
+def _show_plans(
+    accepted: dict[int, Flight], refusals: dict[int, FlightReport], tile_ids: Sequence[str], as_json: bool
+) -> int:
+    from flights import console
+    from flights.store import open_stores
+    from flights.survey import survey
+
+    stores, screen = open_stores(), console.out()
+    for i in sorted([*accepted, *refusals]):
+        if i in refusals:
+            _show([refusals[i]], [""], as_json)
+            continue
+        flight = accepted[i]
+        seen = survey(stores, flight, [t for t in flight.tiles if not tile_ids or t.tile_id in tile_ids])
+        if as_json:
+            click.echo(console.plan_as_json(flight.flight_id, seen))
+        else:
+            console.show_plan(screen, flight.flight_id, seen)
+    return exit_status(list(refusals.values())) if not accepted else INCOMPLETE if refusals else 0
+
+
+# ---------------------------------------------------------------- report and demo
+
+
+def _report(names: Sequence[str], as_json: bool) -> int:
+    from flights.errors import Refused
+    from flights.report import refused
+    from flights.settings import load_settings
+    from flights.store import open_stores
+
+    settings, stores = load_settings(), open_stores()
+    reports, uris = [], []
+    for name in names:
+        try:
+            flight, derived = _derive(name, settings, stores)
+            reports.append(derived)
+            uris.append(flight.report_uri)
+        except Refused as error:
+            reports.append(refused(getattr(error, "flight_id", "") or name, error))
+            uris.append("")
+    _show(reports, uris, as_json)
+    return exit_status(reports)
+
+
+def _derive(name: str, settings: Settings, stores: Any) -> tuple[Flight, FlightReport]:
+    """A flight's report from storage alone; FLIGHT is a manifest where it looks like one, else an id."""
+    from flights.errors import Refused
+    from flights.intake import load_flight
+    from flights.pipeline import derive_report
+    from flights.runs import Run, load_run, record_uri
+
+    is_manifest = "/" in name or name.endswith(".json") or Path(name).is_file()
+    if is_manifest:
+        flight = load_flight(stores, name)
+        try:
+            last, _ = load_run(stores, record_uri(settings.runs, flight.flight_id))
+        except Refused:
+            record = record_uri(settings.runs, flight.flight_id)
+            last = Run(run_id="", flight_id=flight.flight_id, record_uri=record, started=datetime.now(UTC))
+    else:
+        last, flight = load_run(stores, record_uri(settings.runs, name))
+    return flight, derive_report(last, flight, stores)
+
+
+def _demo(manifests: Sequence[str]) -> tuple[list[FlightReport], int]:
+    from flights.settings import load_settings
+
+    settings = load_settings()
+    accepted, refusals = _take_in(manifests, (), (), settings)
+    flights = list(accepted.values())
+    reports = _run_flights(flights, (), False, "batch", "complete", None, settings) or []
+    _show(reports, [f.report_uri for f in flights], as_json=False)
+    return reports, exit_status([*reports, *refusals.values()])
+
+
+# ---------------------------------------------------------------- answers
+
+
+def exit_status(reports: Sequence[FlightReport]) -> int:
+    """The exit status that a night's reports deserve."""
+    from flights.report import FlightStatus
+
+    statuses = {r.status for r in reports}
+    if not statuses:
+        return 0
+    if statuses == {FlightStatus.REFUSED}:
+        return 2
+    if statuses & {FlightStatus.REFUSED, FlightStatus.INCOMPLETE}:
+        return INCOMPLETE
+    return REVIEW if FlightStatus.REVIEW in statuses else 0
+
+
+def _show(reports: Sequence[FlightReport], uris: Sequence[str], as_json: bool) -> None:
+    from flights import console
+
+    screen = console.out()
+    for report_, uri in zip(reports, uris, strict=True):
+        if as_json:
+            click.echo(report_.model_dump_json())
+        else:
+            console.show_report(screen, report_, uri)
+
+
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """The table from what can stop a command to its exit status."""
+    from flights.errors import FlightsError, Refused, Unreachable
+
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    # SIGTERM unwinds like Ctrl-C: the embedded worker is let go and the display put away.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    except Unreachable as error:
+        click.echo(f"unreachable: {error}", err=True)
+        sys.exit(UNREACHABLE)
+    except Refused as error:
+        raise click.UsageError(str(error)) from error
+    except FlightsError as error:
+        click.echo(f"storage or broker: {error}", err=True)
+        sys.exit(UNREACHABLE)
+    except KeyboardInterrupt:
+        click.echo("interrupted; run the same command again to finish the rest", err=True)
+        sys.exit(128 + signal.SIGINT)
+
+
+if __name__ == "__main__":
+    cli(prog_name="run_batch.py")

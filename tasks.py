@@ -1,0 +1,303 @@
+"""Celery: messages in, outcomes out. The work is in `flights`; here are queues, limits and what a message may cost.
+
+A worker is plain Celery: `celery -A tasks worker -Q priority,tiles,exports`, with CELERY_BROKER_URL set.
+"""
+
+import json
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from types import FrameType
+from typing import Any
+
+from celery import Celery, Task, chord, group
+from celery.signals import worker_process_init
+from pydantic import ValidationError
+
+from flights import embedded
+from flights.errors import Code, FlightsError, Refused, Transient
+from flights.ledger import Ledger
+from flights.manifest import Flight, Tile, join_uri
+from flights.pipeline import Tools, amend_report, composite_flight, finalise, settle_tile, write_tile
+from flights.report import Problem, TileOutcome, failed
+from flights.runs import Job, Run, load_report, load_run
+from flights.settings import Settings, load_settings
+from flights.store import open_stores
+
+log = logging.getLogger(__name__)
+
+PRIORITY, TILES, EXPORTS = "priority", "tiles", "exports"
+KEY_PREFIX = "flights:celery:"
+# One message a tile up to here; above, chunks: 40,000 messages of one tile take minutes and 60 MB to submit.
+SINGLES_MAX = 2_000
+CHUNK_TILES = 40
+KEEP_S = 3 * 24 * 3600
+
+
+class TileTooSlow(BaseException):
+    """The soft limit ran out; not an Exception, so that nothing on the way takes it for an error of its own."""
+
+
+def configuration(settings: Settings) -> dict[str, Any]:
+    """Celery's settings, each with its reason."""
+    # Without lease renewal a message comes back only after the longest that any may rightly take.
+    visibility_s = CHUNK_TILES * settings.tile_hard_limit_s + 600
+    redis_options = {
+        "global_keyprefix": KEY_PREFIX,  # a Redis may be shared
+        "visibility_timeout": visibility_s,
+        "socket_timeout": 10,  # else a half-open connection waits for ever
+        "socket_keepalive": True,
+        "health_check_interval": 25,
+        "retry_on_timeout": True,
+    }
+    return {
+        "broker_url": settings.broker_url,
+        "result_backend": settings.result_backend or settings.broker_url,
+        # Only JSON crosses the queue: pickle would run what a message says.
+        "task_serializer": "json",
+        "result_serializer": "json",
+        "accept_content": ["json"],
+        # A tile's message is done when the tile is: a killed worker's tiles come back.
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "task_acks_on_failure": True,
+        # Off would run a tile again after its chord has been told that it failed.
+        "task_acks_on_timeout": True,
+        "worker_prefetch_multiplier": 1,  # with late acknowledgement no tile waits behind another one's worker
+        "worker_disable_prefetch": True,  # the prefetch count drifts up over a worker's life
+        # On, a blip of Redis revokes running tiles for good.
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        # A tile that ends while Redis is away must still be counted.
+        "result_backend_always_retry": True,
+        "result_backend_max_retries": 20,
+        # A flight's parts must outlive the flight.
+        "result_expires": KEEP_S,
+        "result_chord_expires": KEEP_S,
+        "broker_transport_options": {
+            **redis_options,
+            "queue_order_strategy": "priority",  # queues are drained in the order in which a worker names them
+            # Else a dead worker's messages wait up to 100 s beyond the visibility timeout.
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+        },
+        "result_backend_transport_options": redis_options,
+        "broker_connection_retry_on_startup": True,
+        "task_default_queue": TILES,
+        "task_create_missing_queues": True,
+        "task_routes": {"flights.report_flight": {"queue": EXPORTS}, "flights.composite_flight": {"queue": EXPORTS}},
+        "worker_max_tasks_per_child": 200,  # GDAL's and the allocator's memory does not come back
+        "worker_soft_shutdown_timeout": 30,
+        "worker_hijack_root_logger": False,
+        "worker_send_task_events": False,
+    }
+
+
+app = Celery("flights")
+# Evaluated when the configuration is first needed: importing this module needs no broker.
+app.add_defaults(lambda: configuration(load_settings()))
+
+
+@worker_process_init.connect
+def _in_child(**_: object) -> None:
+    embedded.die_with_parent()
+
+
+@cache
+def _tools_of(pid: int) -> Tools:
+    del pid  # clients must not cross a fork: a child finds no tools under its own number
+    settings = load_settings()
+    if settings.broker_url is None:
+        raise Refused(Code.SETTINGS_INVALID, "a worker needs CELERY_BROKER_URL")
+    return Tools(settings, open_stores(), Ledger(settings.broker_url))
+
+
+def tools() -> Tools:
+    """What this process works with, made at first use."""
+    return _tools_of(os.getpid())
+
+
+# ---------------------------------------------------------------- tasks
+
+
+@app.task(name="flights.ndvi_tile", bind=True, max_retries=None)
+def ndvi_tile(self: Task, job: dict[str, Any]) -> dict[str, Any]:
+    """One tile; the outcome, also of a failure, is the result."""
+    parsed = Job.model_validate(job)
+    (tile,) = parsed.flight.tiles
+    outcome = _deliver(parsed, tile)
+    if outcome is None:  # another delivery is at it: come back, and find its product
+        raise self.retry(countdown=random.uniform(2, 5))
+    return outcome.model_dump(mode="json")
+
+
+@app.task(name="flights.ndvi_tiles", bind=True, max_retries=None)
+def ndvi_tiles(self: Task, job: dict[str, Any]) -> dict[str, Any]:
+    """A chunk of tiles; outcomes go to the run record, the result says where. Limits are each tile's own."""
+    parsed = Job.model_validate(job)
+    outcomes = [_deliver(parsed, tile) for tile in parsed.flight.tiles]
+    if None in outcomes:
+        raise self.retry(countdown=random.uniform(2, 5))  # what was made is found made
+    uri = join_uri(parsed.run.record_uri, f"chunks/{parsed.run.run_id}-{parsed.flight.tiles[0].tile_id}.json")
+    content = json.dumps([o.model_dump(mode="json") for o in outcomes if o])
+    tools().stores.write(uri, content.encode())
+    return {"outcomes_uri": uri, "tiles": len(outcomes)}
+
+
+@app.task(name="flights.report_flight", bind=True, max_retries=8, ignore_result=True)
+def report_flight(self: Task, told: Sequence[Any], run: dict[str, Any]) -> None:
+    """The chord's body: one answer for the flight, then, where it is due, the composite."""
+    parsed = Run.model_validate(run)
+    try:
+        current, flight = load_run(tools().stores, parsed.record_uri)
+        if current.run_id != parsed.run_id:
+            log.warning("run %s of %s has been superseded by %s", parsed.run_id, parsed.flight_id, current.run_id)
+            return
+        report = finalise(current, flight, _outcomes_in(told), tools())
+    except Transient as error:
+        raise self.retry(exc=error, countdown=min(60, 2**self.request.retries)) from error
+    if not current.is_settled_by(report):
+        composite.apply_async([run])
+
+
+@app.task(name="flights.composite_flight", bind=True, max_retries=None, ignore_result=True)
+def composite(self: Task, run: dict[str, Any]) -> None:
+    """A flight's mosaic, added to its report."""
+    parsed, at_hand = Run.model_validate(run), tools()
+    name = f"mosaic of {parsed.flight_id}"
+    with at_hand.ledger.claim(parsed.run_id, name, at_hand.settings.claim_lease_s) as mine:
+        if not mine:
+            raise self.retry(countdown=random.uniform(2, 5))
+        deliveries = at_hand.ledger.begin_delivery(parsed.run_id, name)
+        if deliveries > at_hand.settings.max_deliveries:
+            _give_up_composite(parsed, deliveries - 1)
+        else:
+            composite_flight(parsed, at_hand)
+        at_hand.ledger.end_delivery(parsed.run_id, name)
+
+
+def _give_up_composite(run: Run, times: int) -> None:
+    current, flight = load_run(tools().stores, run.record_uri)
+    report = load_report(tools().stores, flight)
+    if report and current.run_id == run.run_id:
+        problem = Problem(code=Code.WORKER_LOST, message=f"compositing killed its worker {times} times")
+        amend_report(run, flight, report.model_copy(update={"mosaic_error": problem}), tools())
+
+
+def _outcomes_in(told: Sequence[Any]) -> list[TileOutcome]:
+    """The outcomes among a chord's results; what is not one is left to storage to answer."""
+    outcomes = []
+    for item in told:
+        try:
+            if isinstance(item, dict) and "outcomes_uri" in item:
+                outcomes += _outcomes_in(json.loads(tools().stores.read(item["outcomes_uri"]) or b"[]"))
+            else:
+                outcomes.append(TileOutcome.model_validate(item))
+        except (ValidationError, ValueError) as error:
+            log.error("a tile's result is not an outcome: %s", error)
+    return outcomes
+
+
+def _deliver(job: Job, tile: Tile) -> TileOutcome | None:
+    """One delivery of a tile's message: its outcome, or None where another delivery holds the claim."""
+    at_hand, run = tools(), job.run
+    with at_hand.ledger.claim(run.run_id, tile.dst_uri, at_hand.settings.claim_lease_s) as mine:
+        if not mine:
+            return None
+        deliveries = at_hand.ledger.begin_delivery(run.run_id, tile.tile_id)
+        if deliveries > at_hand.settings.max_deliveries:
+            error: FlightsError = Refused(Code.WORKER_LOST, f"killed its worker {deliveries - 1} times")
+            outcome = failed(tile.tile_id, tile.dst_uri, error, deliveries - 1)
+            settle_tile(run, outcome, at_hand)
+        else:
+            outcome = _guarded(job, tile, at_hand)
+        at_hand.ledger.end_delivery(run.run_id, tile.tile_id)
+    return outcome
+
+
+def _guarded(job: Job, tile: Tile, at_hand: Tools) -> TileOutcome:
+    """The one place where what nobody foresaw becomes an outcome: a raising header would break its chord."""
+    began = time.monotonic()
+    try:
+        with _soft_limit(at_hand.settings.tile_soft_limit_s):
+            return write_tile(job, tile, at_hand)
+    except TileTooSlow:
+        limit = at_hand.settings.tile_soft_limit_s
+        error: FlightsError = Refused(Code.TIME_LIMIT, f"took longer than FLIGHTS_TILE_SOFT_LIMIT_S ({limit} s)")
+    except MemoryError as lack:
+        error = Refused(Code.OUT_OF_MEMORY, f"did not fit into memory: {lack}")
+    except Exception as bug:
+        log.exception("tile %s of %s", tile.tile_id, job.run.flight_id)
+        error = Refused(Code.INTERNAL, f"a bug of flights, please report it: {type(bug).__name__}: {bug}")
+    outcome = failed(tile.tile_id, tile.dst_uri, error, 1, time.monotonic() - began)
+    settle_tile(job.run, outcome, at_hand)
+    return outcome
+
+
+@contextmanager
+def _soft_limit(seconds: int) -> Iterator[None]:
+    """Raise TileTooSlow in the block after so many seconds. Celery's own soft limit is a message's, this a tile's."""
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise TileTooSlow
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# ---------------------------------------------------------------- sending
+
+
+def connect(settings: Settings) -> None:
+    """Point this process at the broker of `settings`."""
+    app.conf.update(configuration(settings))
+
+
+def queue_of(flight: Flight, lane: str, settings: Settings) -> str:
+    """The queue of a flight's tiles. The embedded worker is nobody's to share: it has no queue a tenant."""
+    if lane == PRIORITY:
+        return PRIORITY
+    return TILES if settings.embedded or flight.tenant is None else f"{TILES}.{flight.tenant}"
+
+
+def queued(ledger: Ledger, queue: str) -> int:
+    """Messages that wait in a queue."""
+    return ledger.queued(KEY_PREFIX + queue)
+
+
+def submit(run: Run, flight: Flight, tiles: Sequence[Tile], queue: str, settings: Settings) -> None:
+    """Send a flight's tiles as one chord, whose body reports; with no tile to make, the body alone."""
+    if not tiles:
+        conclude(run)
+        return
+    chord(_messages(run, flight, tiles, queue, settings), report_flight.s(run.model_dump(mode="json"))).apply_async()
+
+
+def resend(run: Run, flight: Flight, tiles: Sequence[Tile], queue: str, settings: Settings) -> None:
+    """Send tiles again, outside any chord: their products count, not their results."""
+    group(_messages(run, flight, tiles, queue, settings)).apply_async(ignore_result=True)
+
+
+def conclude(run: Run) -> None:
+    """Ask for a flight's answer from what storage shows."""
+    report_flight.apply_async([[], run.model_dump(mode="json")])
+
+
+def _messages(run: Run, flight: Flight, tiles: Sequence[Tile], queue: str, settings: Settings) -> list[Any]:
+    size, task = (1, ndvi_tile) if len(tiles) <= SINGLES_MAX else (CHUNK_TILES, ndvi_tiles)
+    messages = []
+    for start in range(0, len(tiles), size):
+        part = tuple(tiles[start : start + size])
+        job = Job(run=run, flight=flight.model_copy(update={"tiles": part}))
+        limit = settings.tile_hard_limit_s * len(part)
+        messages.append(task.s(job.model_dump(mode="json", exclude_defaults=True)).set(queue=queue, time_limit=limit))
+    return messages
