@@ -59,7 +59,7 @@ def cli() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON report a line on stdout, in the order given.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S", help="Wait no longer than this.")
 @click.pass_context
-def run(ctx: click.Context, manifests: Sequence[str], **options: Any) -> None:
+def run(ctx: click.Context, /, manifests: Sequence[str], **options: Any) -> None:
     """Make the NDVI of the flights in MANIFEST..., and say of each whether it is complete.
 
     A MANIFEST is a JSON file or an s3:// URI. Tiles whose product is current are not made again.

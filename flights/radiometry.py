@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,7 @@ class Calibration:
         return measured
 
 
-def _as_stored(fill: float, dtype: np.dtype[np.generic]) -> tuple[np.generic, ...]:
+def _as_stored(fill: float, dtype: np.dtype[Any]) -> tuple[Any, ...]:
     """The values that a fill takes in this dtype: none where it cannot occur, rounded where the dtype is coarser.
 
     GDAL keeps nodata as a double, the pixels of a float32 raster are singles: -3.4e38 is another number in each.
@@ -50,9 +51,9 @@ def _as_stored(fill: float, dtype: np.dtype[np.generic]) -> tuple[np.generic, ..
         with np.errstate(over="ignore"):
             rounded = np.array(fill).astype(dtype)[()]
         if np.isinf(rounded) and np.isfinite(fill):  # beyond the dtype: writers clamp it to the dtype's end
-            return (np.copysign(np.finfo(dtype).max, fill).astype(dtype),)  # type: ignore[type-var]  # kind is "f"
+            return (np.copysign(np.finfo(dtype).max, fill).astype(dtype),)
         return (rounded,)
-    info = np.iinfo(dtype)  # type: ignore[type-var]  # integer kinds only: complex is refused before
+    info = np.iinfo(dtype)
     if not np.isfinite(fill) or fill != int(fill) or not info.min <= fill <= info.max:
         return ()
     return (np.array(int(fill)).astype(dtype)[()],)
@@ -89,4 +90,5 @@ def calibration(
 
 def both_zero(pixels: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
     """True where every band in use stores 0: the black collar that nobody declared, whatever the offset makes of it."""
-    return np.logical_and.reduce([band == 0 for band in pixels.values()])
+    zero: NDArray[np.bool_] = np.all([band == 0 for band in pixels.values()], axis=0)
+    return zero

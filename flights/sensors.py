@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 from flights.errors import Code, Refused
 
@@ -50,9 +50,9 @@ def profiles() -> Mapping[str, SensorProfile]:
     return {slug: _profile(slug, table) for slug, table in tables.items()}
 
 
-def _profile(slug: str, table: dict[str, object]) -> SensorProfile:
-    lists = {key: tuple(table.pop(key)) for key in ("bands", "wavelengths_nm")}  # type: ignore[arg-type]  # TOML arrays
-    return SensorProfile(slug=slug, **lists, **table)  # type: ignore[arg-type]  # __post_init__ and tests hold the types
+def _profile(slug: str, table: dict[str, Any]) -> SensorProfile:
+    bands, wavelengths = tuple(table.pop("bands")), tuple(table.pop("wavelengths_nm"))
+    return SensorProfile(slug=slug, bands=bands, wavelengths_nm=wavelengths, **table)
 
 
 def find_profile(slug: str) -> SensorProfile:

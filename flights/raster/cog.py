@@ -145,7 +145,7 @@ def _unverified(why: str) -> Transient:
 
 
 def _checksum(values: NDArray[np.float32]) -> int:
-    return zlib.crc32(np.ascontiguousarray(values))
+    return zlib.crc32(np.ascontiguousarray(values).data)
 
 
 def measure(values: NDArray[np.float32]) -> Stats:

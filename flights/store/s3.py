@@ -131,7 +131,7 @@ class S3Store:
     def _put_parts(self, path: Path, at: dict[str, str], condition: dict[str, str], extra: dict[str, Any]) -> str:
         upload = {**at, "UploadId": self.client.create_multipart_upload(**at, **extra)["UploadId"]}
         try:
-            parts = []
+            parts: list[dict[str, Any]] = []
             with path.open("rb") as body:
                 while part := body.read(PART_BYTES):
                     done = self.client.upload_part(**upload, PartNumber=len(parts) + 1, Body=part)
