@@ -32,8 +32,8 @@ SOWN = {"north-field": "complete", "south-field": "incomplete"}
 
 EPILOG = """\b
 Exit status: 0 every flight complete; 1 a bug; 2 usage, or every manifest refused; 3 some flight incomplete or
-refused; 4 complete, but some flight needs review; 69 broker or storage unreachable; 75 the time ran out (the
-flights go on)."""
+refused; 4 complete, but some flight needs review; 69 broker or storage unreachable; 75 the --timeout ran out (a fleet
+goes on; without one, run the same command again for the rest)."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
@@ -135,7 +135,10 @@ def _run(
     if accepted:
         done = _run_flights(list(accepted.values()), tile_ids, overwrite, lane, composite, timeout_s, settings)
         if done is None:
-            console.err().print(f"not done within {timeout_s:g} s; the flights go on (see `report`)")
+            rest = (
+                "run the same command again for the rest" if settings.embedded else "the flights go on (see `report`)"
+            )
+            console.err().print(f"not done within {timeout_s:g} s; {rest}")
             return TRY_LATER
         reports |= dict(zip(accepted, done, strict=True))
     ordered = [reports[i] for i in sorted(reports)]
@@ -327,19 +330,25 @@ def _derive(name: str, settings: Settings, stores: Any) -> tuple[Flight, FlightR
     from flights.errors import Refused
     from flights.intake import load_flight
     from flights.pipeline import derive_report
-    from flights.runs import Run, load_run, record_uri
+    from flights.pipeline.tools import limits_of
+    from flights.report import TileState
+    from flights.runs import Run, load_report, load_run, record_uri
 
-    is_manifest = "/" in name or name.endswith(".json") or Path(name).is_file()
-    if is_manifest:
+    told: list[Any] = []
+    if "/" in name or name.endswith(".json") or Path(name).is_file():
         flight = load_flight(stores, name)
+        record = record_uri(settings.runs, flight.flight_id)
         try:
-            last, _ = load_run(stores, record_uri(settings.runs, flight.flight_id))
-        except Refused:
-            record = record_uri(settings.runs, flight.flight_id)
-            last = Run(run_id="", flight_id=flight.flight_id, record_uri=record, started=datetime.now(UTC))
+            last, _ = load_run(stores, record)
+        except Refused:  # run from elsewhere: the published report is what is left of it
+            published = load_report(stores, flight)
+            run_id, started = (published.run_id, published.started) if published else ("", None)
+            told = [o for o in published.outcomes if o.state is TileState.FAILED] if published else []
+            started = started or datetime.now(UTC)
+            last = Run(run_id=run_id, flight_id=flight.flight_id, record_uri=record, started=started)
     else:
         last, flight = load_run(stores, record_uri(settings.runs, name))
-    return flight, derive_report(last, flight, stores)
+    return flight, derive_report(last, flight, stores, limits_of(settings), told)
 
 
 def _demo(manifests: Sequence[str]) -> tuple[list[FlightReport], int]:

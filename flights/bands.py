@@ -39,6 +39,10 @@ class BandFacts:
     dtype: str
     description: str = ""
     colour_interpretation: str = "undefined"
+    wavelength_nm: float | None = None
+    # centre, where the file tells it
+    bits: int | None = None
+    # in use, where fewer than the dtype's
     scale: float = 1.0
     offset: float = 0.0
     nodata: float | None = None
@@ -51,6 +55,7 @@ class BandFacts:
     def __str__(self) -> str:
         said = [repr(self.description)] if self.description else []
         said += [self.colour_interpretation] if self.colour_interpretation not in ("undefined", "gray") else []
+        said += [f"{self.wavelength_nm:g} nm"] if self.wavelength_nm else []
         return f"{self.index} {', '.join(said)}" if said else f"{self.index}"
 
 
@@ -63,6 +68,39 @@ def colour_named_by(description: str) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
+# Centre wavelengths, nm, that a band of that name can have among the sensors of `sensors.toml`, with room at both ends.
+# Where a neighbour's range begins is a convention; a contradiction is a centre clearly within another colour.
+_RANGES_NM = {
+    "coastal": (400, 470),
+    "blue": (430, 530),
+    "green": (500, 610),
+    "yellow": (570, 640),
+    "red": (600, 699),
+    "rededge": (695, 795),
+    "nir": (745, 1000),
+}
+# Colour interpretations that nobody sets by default, unlike red, green, blue, gray and alpha.
+_TELLING = {"coastal", "yellow", "pan", "rededge", "nir", "swir", "lwir"}
+
+
+def contradiction(fact: BandFacts, name: str, *, declared: bool) -> str | None:
+    """What of a file speaks against its band being `name`, None where nothing does.
+
+    The description and the wavelength always count; colour interpretation only where the band was not `declared`.
+    """
+    colour = name.split("-")[0]
+    described = colour_named_by(fact.description)
+    if described is not None and described != colour:
+        return f"the file describes it as {fact.description!r} ({described})"
+    if fact.wavelength_nm and colour in _RANGES_NM:
+        low, high = _RANGES_NM[colour]
+        if not low <= fact.wavelength_nm <= high:
+            return f"the file says {fact.wavelength_nm:g} nm ({colour} lies within {low} to {high} nm)"
+    if not declared and fact.colour_interpretation in _TELLING and fact.colour_interpretation != colour:
+        return f"the file labels it {fact.colour_interpretation}"
+    return None
+
+
 def choose_bands(
     roles: Sequence[str],
     facts: Sequence[BandFacts],
@@ -72,8 +110,8 @@ def choose_bands(
 ) -> dict[str, int]:
     """The 1-based band of each role.
 
-    Declared bands win over the sensor profile and outrank colour interpretation; a band description that names
-    another colour refuses the tile whichever way the band was found. `where` names the file in messages.
+    Declared bands win over the sensor profile and outrank colour interpretation; a band description or a wavelength
+    of another colour refuses the tile whichever way the band was found. `where` names the file in messages.
     """
     if declared:
         chosen = {role: _declared_band(role, declared, facts, where) for role in roles}
@@ -88,12 +126,11 @@ def choose_bands(
             f"the file has {_counted(facts)} ({_listed(facts)}), and an index needs a band of its own for each",
         )
     for role, index in chosen.items():
-        named = colour_named_by(facts[index - 1].description)
-        if named is not None and named != role:
+        against = contradiction(facts[index - 1], role, declared=bool(declared))
+        if against:
             raise Refused(
                 Code.BAND_CONTRADICTION,
-                f"{where}: band {index} was taken for {role}, but the file describes it as "
-                f"{facts[index - 1].description!r} ({named}); the file has {_listed(facts)}. "
+                f"{where}: band {index} was taken for {role}, but {against}; the file has {_listed(facts)}. "
                 "Correct `bands` or `sensor`, or the file's band descriptions.",
             )
     return chosen
@@ -147,12 +184,12 @@ def _profile_bands(
     # Every description is held against the profile, not only those in use: a red edge described where the profile
     # has NIR means that the whole order is another one.
     for fact, name in zip(measured, profile.bands, strict=True):
-        named = colour_named_by(fact.description)
-        if named is not None and named != name.split("-")[0]:
+        against = contradiction(fact, name, declared=False)
+        if against:
             raise Refused(
                 Code.BAND_CONTRADICTION,
-                f"{where}: sensor {profile.slug} has {name} as band {fact.index}, but the file describes it as "
-                f"{fact.description!r}; the file has {_listed(facts)}. Name the right sensor, or declare `bands`.",
+                f"{where}: sensor {profile.slug} has {name} as band {fact.index}, but {against}; "
+                f"the file has {_listed(facts)}. Name the right sensor, or declare `bands`.",
             )
     return chosen
 

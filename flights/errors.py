@@ -34,6 +34,7 @@ class Code(StrEnum):
     GRID_MISMATCH = "grid_mismatch"
     BAND_MISSING = "band_missing"
     BAND_CONTRADICTION = "band_contradiction"
+    SCALE_UNKNOWN = "scale_unknown"
     DTYPE_UNSUPPORTED = "dtype_unsupported"
     DESTINATION_REFUSED = "destination_refused"
     PUBLISH_CONFLICT = "publish_conflict"

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 # Nobody at work (a worker's beat outlives it by a lease), nothing queued, nothing new: for so long it may be chance.
 STALL_S = 10.0
+# Once tiles have been sent again no chord will fire, and all that is waited for is the last of them.
+STALL_AFTER_RESEND_S = 3.0
 RESENDS_MAX = 3
 CONCLUSIONS_MAX = 3
 # How often storage is asked while Redis says that the run goes on.
@@ -56,7 +58,7 @@ class Follower:
             if self.run.is_settled_by(report):
                 self.report = report
                 return True
-        if now - self._moved > STALL_S:
+        if now - self._moved > (STALL_AFTER_RESEND_S if self._resends else STALL_S):
             self._moved = now
             self._mend()
         return self.report is not None

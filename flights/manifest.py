@@ -17,6 +17,8 @@ from flights.errors import Code, FlightsError, ManifestRefused
 from flights.indices import INDICES
 from flights.sensors import SensorProfile, find_profile
 
+# The role of a quality band among the files of a tile.
+MASK = "mask"
 MAX_TILES = 1_000_000
 _NAME = re.compile(r"[\w-](?:[\w .-]*[\w-])?")
 
@@ -75,6 +77,12 @@ def _number(value: object) -> float:
     return float(value)
 
 
+def _index(value: object) -> object:
+    if value not in INDICES:
+        raise ValueError(f"{value!r} is not a known index; the known ones are {', '.join(INDICES)}")
+    return value
+
+
 def _tiles(value: object) -> object:
     if isinstance(value, list | tuple) and not 1 <= len(value) <= MAX_TILES:
         raise ValueError(f"{len(value)} tiles; a flight has 1 to {MAX_TILES}")
@@ -104,6 +112,8 @@ class Radiometry(_Frozen):
     scale: Number | dict[Role, Number] | None = None
     offset: Number | dict[Role, Number] | None = None
     nodata: dict[Role, Nodata] | Nodata = None
+    mask_classes: tuple[str, ...] | None = None
+    # what a quality band removes; by default what its sensor profile names
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -141,7 +151,7 @@ class Flight(Radiometry):
     tenant: Name | None = None
     out_uri: Uri = ""
     acquired: datetime | None = None
-    index: Literal["ndvi"] = "ndvi"
+    index: Annotated[str, BeforeValidator(_index)] = "ndvi"
     tiles: Annotated[tuple[Tile, ...], BeforeValidator(_tiles)]
 
     @property
@@ -289,12 +299,33 @@ def _check_tiles(flight: Flight) -> None:
         rule = flight.radiometry(tile)
         if isinstance(tile.src_uri, dict):
             lacking = [role for role in roles if role not in tile.src_uri]
-            extra = [role for role in tile.src_uri if role not in roles]
+            extra = [role for role in tile.src_uri if role not in (*roles, MASK)]
             if lacking or extra:
                 wrong = f"lacks {', '.join(lacking)}" if lacking else f"names {', '.join(extra)}, which is not used"
                 raise _invalid(f"tile {tile.tile_id!r}: src_uri {wrong}; {flight.index} needs {', '.join(roles)}")
+            if MASK in tile.src_uri or rule.mask_classes:
+                _check_mask(tile, rule)
         elif rule.bands is None and rule.sensor is None:
             raise _invalid(f"tile {tile.tile_id!r}: neither `sensor` nor `bands` says which band is which")
+        elif rule.mask_classes:
+            raise _invalid(f'tile {tile.tile_id!r}: mask_classes needs a "mask" file among src_uri')
+
+
+def _check_mask(tile: Tile, rule: Radiometry) -> None:
+    profile = find_profile(rule.sensor) if rule.sensor else None
+    if MASK not in tile.sources:
+        raise _invalid(f'tile {tile.tile_id!r}: mask_classes needs a "mask" file among src_uri')
+    if profile is None or profile.mask is None:
+        raise _invalid(
+            f"tile {tile.tile_id!r}: only a `sensor` profile says what the values of a mask mean, "
+            f"and {rule.sensor or 'no sensor'} has none"
+        )
+    strange = [name for name in rule.mask_classes or () if name not in profile.mask.classes]
+    if strange:
+        raise _invalid(
+            f"tile {tile.tile_id!r}: mask class {', '.join(strange)} is not known to {profile.slug}; "
+            f"it has {', '.join(profile.mask.classes)}"
+        )
 
 
 def _invalid(message: str) -> ManifestRefused:

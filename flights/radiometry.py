@@ -1,6 +1,6 @@
 """From stored pixels to reflectance, and which pixels are measurements at all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flights.bands import BandFacts
-from flights.sensors import SensorProfile
+from flights.sensors import QualityMask, SensorProfile
 
 Number = int | float
 
@@ -41,6 +41,33 @@ class Calibration:
                 measured &= pixels != value
         return measured
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anybody said what turns these pixels into reflectance."""
+        return self.origin != "none"
+
+
+def is_saturated(pixels: NDArray[Any], bits: int | None) -> NDArray[np.bool_]:
+    """True where an integer pixel lies at the top of its range: the sensor may have seen more."""
+    if pixels.dtype.kind not in "iu":
+        return np.zeros(pixels.shape, dtype=bool)
+    top = 2**bits - 1 if bits else np.iinfo(pixels.dtype).max
+    at_top: NDArray[np.bool_] = np.greater_equal(pixels, top)
+    return at_top
+
+
+def is_removed(quality: NDArray[np.generic], mask: QualityMask, classes: Sequence[str]) -> NDArray[np.bool_]:
+    """True where a quality band (bands, rows, cols) says that a pixel belongs to one of these classes."""
+    removed = np.zeros(quality.shape[1:], dtype=bool)
+    for number in (n for name in classes for n in mask.classes[name]):
+        if mask.kind == "bands":
+            removed |= quality[number - 1] != 0
+        elif mask.kind == "bits":
+            removed |= (quality[0].astype(np.int64) & (1 << number)) != 0
+        else:
+            removed |= quality[0] == number
+    return removed
+
 
 def _as_stored(fill: float, dtype: np.dtype[Any]) -> tuple[Any, ...]:
     """The values that a fill takes in this dtype: none where it cannot occur, rounded where the dtype is coarser.
@@ -60,7 +87,6 @@ def _as_stored(fill: float, dtype: np.dtype[Any]) -> tuple[Any, ...]:
 
 
 def calibration(
-    role: str,
     facts: BandFacts,
     profile: SensorProfile | None,
     scale: Number | None,

@@ -77,9 +77,27 @@ class BandUse(_Frozen):
     """How one band was read: where it was found and what turned its pixels into reflectance."""
 
     band: int
+    # 1-based
+    description: str = ""
+    # the file's own word for it
     scale: float
     offset: float
     calibrated_by: str
+    # "manifest", "sensor", "file", or "none": pixels as they are
+
+
+class Quality(_Frozen):
+    """Counts of pixels, of what they were before they became an index."""
+
+    measured: int = 0
+    # hold a measurement in every band in use
+    some_data: int = 0
+    # hold one in at least one band in use, and are not masked
+    negative: int = 0
+    clipped: int = 0
+    undefined: int = 0
+    saturated: int = 0
+    # at the top of the source's range in a band in use
 
 
 class Product(_Frozen):
@@ -89,7 +107,7 @@ class Product(_Frozen):
     run_id: str
     stats: Stats
     bands: dict[str, BandUse] = Field(default_factory=dict)
-    review: tuple[Review, ...] = ()
+    quality: Quality = Field(default_factory=Quality)
     max_shift_px: float = 0.0
     # of a mosaic
 
@@ -104,6 +122,7 @@ class TileOutcome(_Frozen):
     dst_uri: str
     stats: Stats | None = None
     bands: dict[str, BandUse] | None = None
+    quality: Quality | None = None
     review: tuple[Review, ...] = ()
     error: Problem | None = None
     attempts: int = 0
@@ -151,6 +170,8 @@ class FlightReport(_Frozen):
     error: Problem | None = None
     mosaic: Mosaic | None = None
     mosaic_error: Problem | None = None
+    notes: tuple[str, ...] = ()
+    # what is no state, but worth a look
     products: dict[str, str] = Field(default_factory=dict)
     started: datetime | None = None
     finished: datetime | None = None

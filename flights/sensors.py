@@ -15,6 +15,21 @@ from flights.errors import Code, Refused
 
 
 @dataclass(frozen=True, slots=True)
+class QualityMask:
+    """What the values of a sensor's quality band mean."""
+
+    kind: Literal["bits", "values", "bands"]
+    # a class is a set of bits of band 1, or of values of band 1, or of bands (1-based) in which it is not zero
+    classes: Mapping[str, tuple[int, ...]]
+    remove: tuple[str, ...]
+    # the classes that hold no measurement of the ground
+
+    def __post_init__(self) -> None:
+        if not set(self.remove) <= set(self.classes):
+            raise ValueError(f"mask classes {set(self.remove) - set(self.classes)} are not defined")
+
+
+@dataclass(frozen=True, slots=True)
 class SensorProfile:
     """One kind of file that a sensor or its software delivers."""
 
@@ -30,6 +45,8 @@ class SensorProfile:
     # by dtype of the file: reflectance = pixel * scale + offset; an absent dtype has no known scale
     offset: Mapping[str, float] = field(default_factory=dict)
     nodata: float | None = None
+    mask: QualityMask | None = None
+    # of the quality band that comes beside the bands
     notes: str = ""
 
     def __post_init__(self) -> None:
@@ -52,7 +69,11 @@ def profiles() -> Mapping[str, SensorProfile]:
 
 def _profile(slug: str, table: dict[str, Any]) -> SensorProfile:
     bands, wavelengths = tuple(table.pop("bands")), tuple(table.pop("wavelengths_nm"))
-    return SensorProfile(slug=slug, bands=bands, wavelengths_nm=wavelengths, **table)
+    mask = table.pop("mask", None)
+    if mask:
+        classes = {name: tuple(numbers) for name, numbers in mask["classes"].items()}
+        mask = QualityMask(mask["kind"], classes, tuple(mask["remove"]))
+    return SensorProfile(slug=slug, bands=bands, wavelengths_nm=wavelengths, mask=mask, **table)
 
 
 def find_profile(slug: str) -> SensorProfile:

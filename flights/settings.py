@@ -61,6 +61,10 @@ class Settings(BaseSettings):
     """A source whose single block is larger, decoded, is refused."""
     max_pixels: int = Field(default=40_000_000_000, ge=1)
     """A source with more pixels is refused from its header."""
+    review_implausible_fraction: float = Field(default=0.01, ge=0, le=1)
+    """A product with more of its valid pixels out of range or of negative reflectance wants a review."""
+    review_saturated_fraction: float = Field(default=0.05, ge=0, le=1)
+    """A product with more of its valid pixels at the top of the source's range wants a review."""
     cog_compress: Literal["zstd", "deflate"] = "zstd"
     """Compression of products: zstd level 1, or deflate for older readers."""
 

@@ -25,12 +25,14 @@ def strips(
     """Windows that cover every pixel once, top to bottom.
 
     Each holds as many whole block rows as fit the budget, at least one; a block row above the budget is split at
-    block columns, down to one block. So every block is decoded once, whatever the raster's width.
+    block columns, so that every block is decoded once, whatever the raster's width. A single block above the budget
+    (one huge strip) is split into rows: then the reader has to keep the decoded block.
     """
     cols = width
     if block_height * width * bytes_per_pixel > budget and block_width < width:
-        cols = max(1, budget // (block_height * block_width * bytes_per_pixel)) * block_width
-    rows = max(1, budget // (block_height * cols * bytes_per_pixel)) * block_height
+        cols = min(width, max(1, budget // (block_height * block_width * bytes_per_pixel)) * block_width)
+    rows = budget // (block_height * cols * bytes_per_pixel) * block_height
+    rows = rows or max(1, budget // (cols * bytes_per_pixel))
     for row_off in range(0, height, rows):
         for col_off in range(0, width, cols):
             yield Window(row_off, col_off, min(rows, height - row_off), min(cols, width - col_off))

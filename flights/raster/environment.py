@@ -13,17 +13,20 @@ from rasterio.transform import Affine
 # A raster without a place is refused with our own words; for all threads, which is why it is set once.
 warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
 
+# GDAL's default of 5 % of memory would be taken by every process of a worker.
+CACHE_BYTES = 64 * 2**20
+
 _GDAL = {
-    "GDAL_CACHEMAX": 64,  # MB; the default of 5 % of memory is taken by every process of a worker
     "GDAL_NUM_THREADS": 1,  # parallelism is processes; a thread pool of GDAL does not survive a fork
     "COG_TMP_COMPRESSION": "NONE",  # the driver's LZW costs a quarter of the whole tile
 }
 
 
 @contextmanager
-def gdal() -> Iterator[None]:
-    """GDAL as this package uses it."""
-    with rasterio.Env(**_GDAL):
+def gdal(cache_bytes: int = CACHE_BYTES) -> Iterator[None]:
+    """GDAL as this package uses it; `cache_bytes` is what its block cache may hold."""
+    # rasterio hands a number on as bytes, whatever GDAL's own configuration option takes a small one for.
+    with rasterio.Env(GDAL_CACHEMAX=cache_bytes, **_GDAL):
         yield
 
 

@@ -1,5 +1,6 @@
 """Reading a tile: its header checked before anything is allocated, its bands read window by window."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ from rasterio.errors import RasterioError, RasterioIOError
 from rasterio.transform import Affine
 
 from flights import crs
-from flights.bands import BandFacts, choose_bands
+from flights.bands import BandFacts, choose_bands, contradiction
 from flights.errors import Code, Refused
-from flights.manifest import Radiometry
-from flights.radiometry import Calibration, both_zero, calibration
-from flights.raster.environment import Grid, gdal
-from flights.sensors import SensorProfile
+from flights.manifest import MASK, Radiometry
+from flights.radiometry import Calibration, both_zero, calibration, is_removed, is_saturated
+from flights.raster.environment import CACHE_BYTES, Grid, gdal
+from flights.sensors import QualityMask, SensorProfile
 from flights.windows import Window, strips
 
 # What is opened at all, by its first bytes: no VRT (it follows other files), nothing that reaches the network.
@@ -36,13 +37,47 @@ WORKING_BYTES_PER_PIXEL = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Band:
+class TileSpec:
+    """What is to be read of a tile's source, and what it may claim."""
+
+    names: Mapping[str, str]
+    # URI by role, for messages; "" is one file that holds every band
+    roles: Sequence[str]
+    rule: Radiometry
+    profile: SensorProfile | None
+    epsg: int
+    max_pixels: int
+    max_block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBand:
+    """A band in use: where its pixels are and what they mean."""
+
     dataset: Any
-    index: int
+    facts: BandFacts
     calibration: Calibration
     has_mask: bool
     # an internal mask or a .msk beside it
     alpha: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """A quality band on a grid that is `factor` times coarser than the tile's."""
+
+    dataset: Any
+    meaning: QualityMask
+    classes: Sequence[str]
+    factor: int
+
+    def removed(self, window: Window) -> NDArray[np.bool_]:
+        """True where the pixels of a window belong to a class that is to be removed."""
+        rows, cols = ((start // self.factor, -(-stop // self.factor)) for start, stop in window.slices)
+        coarse = is_removed(self.dataset.read(window=(rows, cols)), self.meaning, self.classes)
+        fine = coarse.repeat(self.factor, axis=0).repeat(self.factor, axis=1)
+        top, left = window.row_off - rows[0] * self.factor, window.col_off - cols[0] * self.factor
+        return fine[top : top + window.height, left : left + window.width]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +88,17 @@ class Strip:
     # reflectance by role, each (rows, cols)
     valid: NDArray[np.bool_]
     # every band in use holds a measurement there
+    some_data: int
+    # pixels where at least one band in use holds a measurement that is not masked
+    saturated: int
+    # valid pixels at the top of their range in a band in use
 
 
 class TileSource:
     """An open source: the bands in use and how to read them."""
 
-    def __init__(self, grid: Grid, bands: Mapping[str, _Band], block: tuple[int, int]) -> None:
-        self.grid, self.bands, self._block = grid, bands, block
+    def __init__(self, grid: Grid, bands: Mapping[str, SourceBand], block: tuple[int, int], mask: _Mask | None) -> None:
+        self.grid, self.bands, self._block, self._mask = grid, bands, block, mask
 
     def windows(self, budget: int) -> Iterator[Window]:
         """The windows of the tile, within a byte budget."""
@@ -67,59 +106,64 @@ class TileSource:
 
     def read(self, window: Window) -> Strip:
         """One window; a pixel that is nodata, masked, transparent or not finite in any band in use is not valid."""
+        shape = (window.height, window.width)
         pixels: dict[str, NDArray[np.generic]] = {}
-        valid = np.ones((window.height, window.width), dtype=bool)
+        shown = np.ones(shape, dtype=bool)
+        every, some = np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool)
         for group in self._by_dataset():
-            dataset, alpha = group[0][1].dataset, group[0][1].alpha
-            indexes = [band.index for _, band in group] + ([alpha] if alpha else [])
-            stack = dataset.read(indexes, window=window.slices)  # one call, so that each block is decoded once
-            for (role, band), values in zip(group, stack, strict=False):
-                pixels[role] = values
-                valid &= band.calibration.is_measured(values)
-            if alpha:
-                valid &= stack[-1] > 0
-            if group[0][1].has_mask:
-                valid &= dataset.read_masks(group[0][1].index, window=window.slices) > 0
-        valid &= ~both_zero(pixels)
-        bands = {role: band.calibration.reflectance(pixels[role]) for role, band in self.bands.items()}
-        return Strip(bands=bands, valid=valid)
+            band = group[0][1]
+            indexes = [b.facts.index for _, b in group] + ([band.alpha] if band.alpha else [])
+            stack = band.dataset.read(indexes, window=window.slices)  # one call: each block is decoded once
+            pixels |= {role: values for (role, _), values in zip(group, stack, strict=False)}
+            if band.alpha:
+                shown &= stack[-1] > 0
+            if band.has_mask:
+                shown &= band.dataset.read_masks(band.facts.index, window=window.slices) > 0
+        if self._mask:
+            shown &= ~self._mask.removed(window)
+        shown &= ~both_zero(pixels)
+        for role, band in self.bands.items():
+            measured = band.calibration.is_measured(pixels[role])
+            every, some = every & measured, some | measured
+        valid = every & shown
+        return Strip(
+            bands={role: band.calibration.reflectance(pixels[role]) for role, band in self.bands.items()},
+            valid=valid,
+            some_data=int((some & shown).sum()),
+            saturated=int((valid & self._saturated(pixels)).sum()),
+        )
 
-    def _by_dataset(self) -> list[list[tuple[str, _Band]]]:
-        groups: dict[int, list[tuple[str, _Band]]] = {}
+    def _saturated(self, pixels: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
+        each = [is_saturated(pixels[role], band.facts.bits) for role, band in self.bands.items()]
+        return np.logical_or.reduce(each)  # type: ignore[no-any-return]  # of booleans
+
+    def _by_dataset(self) -> list[list[tuple[str, SourceBand]]]:
+        groups: dict[int, list[tuple[str, SourceBand]]] = {}
         for role, band in self.bands.items():
             groups.setdefault(id(band.dataset), []).append((role, band))
         return list(groups.values())
 
 
 @contextmanager
-def open_tile(
-    paths: Mapping[str, Path],
-    names: Mapping[str, str],
-    roles: Sequence[str],
-    rule: Radiometry,
-    profile: SensorProfile | None,
-    epsg: int,
-    max_pixels: int,
-    max_block_bytes: int,
-) -> Iterator[TileSource]:
+def open_tile(paths: Mapping[str, Path], spec: TileSpec) -> Iterator[TileSource]:
     """Open a tile's source: one file ("" in `paths`) that holds every band, or a file a role.
 
-    `names` are the URIs for messages. Everything a header can tell is checked here, before anything is allocated.
+    Everything that a header can tell is checked here, before anything is allocated.
     """
     with gdal(), ExitStack() as stack:
-        opened = {role: stack.enter_context(_open(paths[role], names[role])) for role in paths}
+        opened = {role: stack.enter_context(_open(path, spec.names[role])) for role, path in paths.items()}
         for role, dataset in opened.items():
-            _check_header(dataset, names[role], epsg, max_pixels, max_block_bytes)
-        first = next(iter(opened.values()))
-        for role, dataset in opened.items():
-            _check_same_grid(first, dataset, names[role])
-        if "" in opened:
-            bands = _bands_of_one(opened[""], names[""], roles, rule, profile)
-        else:
-            bands = {role: _only_band(opened[role], names[role], role, rule, profile) for role in roles}
-        block_height = max(dataset.block_shapes[0][0] for dataset in opened.values())
-        block_width = max(dataset.block_shapes[0][1] for dataset in opened.values())
-        yield TileSource(_grid(first), bands, (block_height, block_width))
+            _check_header(dataset, spec.names[role], spec)
+        mask = _mask_of(opened, spec)
+        files = {role: dataset for role, dataset in opened.items() if role != MASK}
+        first = next(iter(files.values()))
+        for role, dataset in files.items():
+            _check_same_grid(first, dataset, spec.names[role])
+        bands = _bands_of_one(files[""], spec) if "" in files else _bands_of_many(files, spec)
+        block = tuple(max(dataset.block_shapes[0][axis] for dataset in files.values()) for axis in (0, 1))
+        # A block that is larger than the windows it is read in has to stay decoded between them.
+        stack.enter_context(gdal(max(CACHE_BYTES, 2 * sum(_block_bytes(d) for d in files.values()))))
+        yield TileSource(_grid(first), bands, (block[0], block[1]), mask)
 
 
 @contextmanager
@@ -149,27 +193,32 @@ def _open(path: Path, name: str) -> Any:
         ) from error
 
 
-def _check_header(dataset: Any, name: str, epsg: int, max_pixels: int, max_block_bytes: int) -> None:
-    if dataset.width * dataset.height > max_pixels:
+def _check_header(dataset: Any, name: str, spec: TileSpec) -> None:
+    if dataset.width * dataset.height > spec.max_pixels:
         raise Refused(
             Code.SOURCE_TOO_LARGE,
-            f"{name} claims {dataset.width} x {dataset.height} pixels; FLIGHTS_MAX_PIXELS allows {max_pixels}",
+            f"{name} claims {dataset.width} x {dataset.height} pixels; FLIGHTS_MAX_PIXELS allows {spec.max_pixels}",
         )
     if dataset.count == 0:
         raise Refused(Code.SOURCE_NOT_RASTER, f"{name} has no bands (a container of subdatasets?)")
     for dtype in dataset.dtypes:
         if dtype.startswith("complex"):
             raise Refused(Code.DTYPE_UNSUPPORTED, f"{name} holds complex numbers ({dtype}), which have no reflectance")
-    block_height, block_width = dataset.block_shapes[0]
-    bands = dataset.count if dataset.interleaving and dataset.interleaving.name == "pixel" else 1
-    block_bytes = block_height * block_width * np.dtype(dataset.dtypes[0]).itemsize * bands
-    if block_bytes > max_block_bytes:
+    if _block_bytes(dataset) > spec.max_block_bytes:
+        height, width = dataset.block_shapes[0]
         raise Refused(
             Code.SOURCE_TOO_LARGE,
-            f"{name}: one block is {block_width} x {block_height} pixels, {block_bytes} bytes decoded; "
-            f"FLIGHTS_MAX_BLOCK_BYTES allows {max_block_bytes}. Re-tile it (gdal_translate -co TILED=YES).",
+            f"{name}: one block is {width} x {height} pixels, {_block_bytes(dataset)} bytes decoded; "
+            f"FLIGHTS_MAX_BLOCK_BYTES allows {spec.max_block_bytes}. Re-tile it (gdal_translate -co TILED=YES).",
         )
-    _check_place(dataset, name, epsg)
+    _check_place(dataset, name, spec.epsg)
+
+
+def _block_bytes(dataset: Any) -> int:
+    """What one block takes decoded; of a pixel-interleaved file all its bands are decoded together."""
+    height, width = dataset.block_shapes[0]
+    bands = dataset.count if dataset.interleaving and dataset.interleaving.name == "pixel" else 1
+    return int(height * width * np.dtype(dataset.dtypes[0]).itemsize * bands)
 
 
 def _check_place(dataset: Any, name: str, epsg: int) -> None:
@@ -200,6 +249,33 @@ def _check_same_grid(first: Any, other: Any, name: str) -> None:
         )
 
 
+def _mask_of(opened: Mapping[str, Any], spec: TileSpec) -> _Mask | None:
+    """The tile's quality band, None where it has none; it may be coarser by a whole factor (SCL: 20 m beside 10 m)."""
+    if MASK not in opened:
+        return None
+    if spec.profile is None or spec.profile.mask is None:
+        raise Refused(Code.BAND_CONTRADICTION, f"{spec.names[MASK]}: no sensor profile says what this mask means")
+    dataset, meaning = opened[MASK], spec.profile.mask
+    first = next(d for role, d in opened.items() if role != MASK)
+    factor = max(1, round(dataset.transform.a / first.transform.a))
+    fits = dataset.shape == (-(-first.height // factor), -(-first.width // factor))
+    if not fits or not dataset.transform.almost_equals(first.transform * Affine.scale(factor), precision=1e-6):
+        raise Refused(
+            Code.GRID_MISMATCH,
+            f"{spec.names[MASK]} is {dataset.width} x {dataset.height} at {tuple(dataset.transform)[:6]}; a mask must "
+            f"lie on the tile's grid ({first.width} x {first.height} at {tuple(first.transform)[:6]}), "
+            "or be coarser by a whole factor",
+        )
+    needed = max(n for numbers in meaning.classes.values() for n in numbers) if meaning.kind == "bands" else 1
+    if dataset.count < needed or np.dtype(dataset.dtypes[0]).kind not in "iu":
+        raise Refused(
+            Code.BAND_CONTRADICTION,
+            f"{spec.names[MASK]} has {dataset.count} bands of {dataset.dtypes[0]}; the mask of {spec.profile.slug} "
+            f"has {needed} of integers",
+        )
+    return _Mask(dataset, meaning, meaning.remove if spec.rule.mask_classes is None else spec.rule.mask_classes, factor)
+
+
 def _grid(dataset: Any) -> Grid:
     return Grid(height=dataset.height, width=dataset.width, transform=dataset.transform, crs=dataset.crs)
 
@@ -211,6 +287,8 @@ def _facts(dataset: Any) -> list[BandFacts]:
             dtype=dataset.dtypes[i],
             description=dataset.descriptions[i] or "",
             colour_interpretation=dataset.colorinterp[i].name,
+            wavelength_nm=_wavelength_nm({**dataset.tags(i + 1), **dataset.tags(i + 1, ns="IMAGERY")}),
+            bits=_bits(dataset.tags(i + 1, ns="IMAGE_STRUCTURE").get("NBITS")),
             scale=dataset.scales[i],
             offset=dataset.offsets[i],
             nodata=dataset.nodatavals[i],
@@ -219,45 +297,68 @@ def _facts(dataset: Any) -> list[BandFacts]:
     ]
 
 
-def _bands_of_one(
-    dataset: Any, name: str, roles: Sequence[str], rule: Radiometry, profile: SensorProfile | None
-) -> dict[str, _Band]:
+def _wavelength_nm(tags: Mapping[str, str]) -> float | None:
+    """The centre wavelength among a band's tags: GDAL's CENTRAL_WAVELENGTH_UM, or what others call much the same."""
+    for key, text in tags.items():
+        name = key.lower().replace("_", "").replace(" ", "")
+        if name in ("centralwavelengthum", "centralwavelength", "centerwavelength", "wavelength", "wavelengthnm"):
+            found = re.match(r"\s*([0-9]+(?:\.[0-9]+)?)", text)
+            if found and 0 < (value := float(found[1])) < 100_000:
+                return value * 1000 if value < 100 else value  # micrometres below, nanometres above
+    return None
+
+
+def _bits(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() and int(text) > 0 else None
+
+
+def _bands_of_one(dataset: Any, spec: TileSpec) -> dict[str, SourceBand]:
     facts = _facts(dataset)
-    chosen = choose_bands(roles, facts, rule.bands, profile, name)
-    return {role: _band(dataset, chosen, role, facts, rule, profile) for role in roles}
+    chosen = choose_bands(spec.roles, facts, spec.rule.bands, spec.profile, spec.names[""])
+    return {role: _band(dataset, chosen, role, facts, spec) for role in spec.roles}
 
 
-def _only_band(dataset: Any, name: str, role: str, rule: Radiometry, profile: SensorProfile | None) -> _Band:
-    facts = _facts(dataset)
-    measured = [f for f in facts if not f.is_alpha]
-    if len(measured) != 1:
-        raise Refused(Code.BAND_CONTRADICTION, f"{name} is given as the {role} band alone, but has {len(facts)} bands")
-    return _band(dataset, {role: measured[0].index}, role, facts, rule, profile)
+def _bands_of_many(files: Mapping[str, Any], spec: TileSpec) -> dict[str, SourceBand]:
+    """A file a role: its only band, or, of a file that holds several, the one that `bands` or the sensor names."""
+    bands = {}
+    for role in spec.roles:
+        dataset, name, facts = files[role], spec.names[role], _facts(files[role])
+        measured = [f for f in facts if not f.is_alpha]
+        if len(measured) == 1:
+            against = contradiction(measured[0], role, declared=True)
+            if against:
+                raise Refused(Code.BAND_CONTRADICTION, f"{name} is given as the {role} band, but {against}")
+            chosen = {role: measured[0].index}
+        elif spec.rule.bands or (spec.profile and spec.profile.layout == "bands"):
+            chosen = choose_bands([role], facts, spec.rule.bands, spec.profile, name)
+        else:
+            message = f"{name} is given as the {role} band alone, but has {len(facts)} bands; `bands` can say which"
+            raise Refused(Code.BAND_CONTRADICTION, message)
+        bands[role] = _band(dataset, chosen, role, facts, spec)
+    _check_distinct(bands, spec)
+    return bands
 
 
-def _band(
-    dataset: Any,
-    chosen: Mapping[str, int],
-    role: str,
-    facts: Sequence[BandFacts],
-    rule: Radiometry,
-    profile: SensorProfile | None,
-) -> _Band:
-    index = chosen[role]
-    flags = dataset.mask_flag_enums[index - 1]
+def _check_distinct(bands: Mapping[str, SourceBand], spec: TileSpec) -> None:
+    taken: dict[tuple[str, int], str] = {}
+    for role, band in bands.items():
+        place = (spec.names[role], band.facts.index)
+        if place in taken:
+            message = f"{place[0]}: {taken[place]} and {role} are both taken from band {place[1]}"
+            raise Refused(Code.BAND_CONTRADICTION, message)
+        taken[place] = role
+
+
+def _band(dataset: Any, chosen: Mapping[str, int], role: str, facts: Sequence[BandFacts], spec: TileSpec) -> SourceBand:
+    fact = facts[chosen[role] - 1]
+    flags = dataset.mask_flag_enums[fact.index - 1]
     # GDAL's own mask lets a band labelled alpha outrank nodata, also where that band is the NIR: alpha is read here.
     alphas = [f.index for f in facts if f.is_alpha and f.index not in chosen.values()]
-    return _Band(
+    declared = (spec.rule.declared("scale", role), spec.rule.declared("offset", role))
+    return SourceBand(
         dataset=dataset,
-        index=index,
-        calibration=calibration(
-            role,
-            facts[index - 1],
-            profile,
-            rule.declared("scale", role),
-            rule.declared("offset", role),
-            rule.declared("nodata", role),
-        ),
+        facts=fact,
+        calibration=calibration(fact, spec.profile, *declared, spec.rule.declared("nodata", role)),
         has_mask=MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags,
         alpha=alphas[0] if alphas else None,
     )

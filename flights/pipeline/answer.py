@@ -1,0 +1,145 @@
+"""A flight's one answer."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+
+import numpy
+import rasterio
+
+from flights import __version__
+from flights.fingerprint import ALGORITHM, mosaic_fingerprint
+from flights.manifest import Flight
+from flights.pipeline.tile import describe
+from flights.pipeline.tools import Tools
+from flights.quality import Limits
+from flights.report import (
+    FlightReport,
+    Mosaic,
+    Product,
+    TileOutcome,
+    TileState,
+    by_tile,
+    count_states,
+    decide,
+    failed,
+    missing,
+    pool_stats,
+)
+from flights.runs import Run, load_failure, load_report, save_report
+from flights.store import Stores
+from flights.survey import Seen, look_at_product, survey
+
+
+def finalise(run: Run, flight: Flight, told: Iterable[TileOutcome], tools: Tools) -> FlightReport:
+    """A flight's one answer, from what storage shows; what tasks told adds why and how long; never that it is done.
+
+    Idempotent, and nothing but this decides. The report is published before it is returned. Where it is not, the
+    error is Transient: storage gave no answer, so there is no answer.
+    """
+    report = derive_report(run, flight, tools.stores, tools.limits, told)
+    save_report(tools.stores, flight, report)
+    if run.is_settled_by(report):
+        tools.ledger.conclude(run.run_id)
+    return report
+
+
+def derive_report(
+    run: Run, flight: Flight, stores: Stores, limits: Limits, told: Iterable[TileOutcome] = ()
+) -> FlightReport:
+    """A flight's report as storage shows it; nothing is written."""
+    outcomes = assess(run, flight, told, stores, limits)
+    counts = count_states(outcomes)
+    report = FlightReport(
+        flight_id=flight.flight_id,
+        run_id=run.run_id,
+        status=decide(counts),
+        complete=not (counts.failed or counts.missing),
+        tiles=counts,
+        outcomes=tuple(outcomes),
+        stats=pool_stats([o.stats for o in outcomes if o.stats]),
+        notes=tuple(_notes(flight, outcomes)),
+        started=run.started,
+        finished=datetime.now(UTC),
+        versions=_versions(),
+    )
+    return report.model_copy(update=_standing_composite(run, flight, report, stores))
+
+
+def _standing_composite(run: Run, flight: Flight, report: FlightReport, stores: Stores) -> dict[str, object]:
+    """The mosaic that lies in storage, where it is of just these tiles; else what the run said of it."""
+    there = look_at_product(stores, flight.mosaic_uri)
+    product = there.product if there else None
+    wanted = mosaic_fingerprint(flight, composited(report), report.complete)
+    if product and product.fingerprint == wanted:
+        cached = product.run_id != run.run_id
+        if not (cached and run.overwrite):
+            return {"mosaic": mosaic_of(flight.mosaic_uri, product, report, cached=cached)}
+    before = load_report(stores, flight)
+    if before and before.run_id == run.run_id and composited(before) == composited(report):
+        return {"mosaic_error": before.mosaic_error}
+    return {}
+
+
+def composited(report: FlightReport) -> dict[str, str]:
+    """The tiles that a composite is made of, in its order, with their fingerprints."""
+    return {o.tile_id: o.fingerprint or "" for o in report.outcomes if o.state in (TileState.DONE, TileState.REVIEW)}
+
+
+def mosaic_of(uri: str, product: Product, report: FlightReport, *, cached: bool) -> Mosaic:
+    """What a report says of a mosaic."""
+    return Mosaic(
+        uri=uri,
+        stats=product.stats,
+        fingerprint=product.fingerprint,
+        cached=cached,
+        complete=report.complete,
+        max_shift_px=product.max_shift_px,
+    )
+
+
+def _notes(flight: Flight, outcomes: Sequence[TileOutcome]) -> Iterator[str]:
+    """What is no state of a tile, but worth a look."""
+    empty = [o.tile_id for o in outcomes if o.stats and o.stats.count == 0]
+    if empty:
+        yield f"{len(empty)} tiles hold no valid pixel: {', '.join(empty[:10])}{' ...' if len(empty) > 10 else ''}"
+    measured = [o for o in outcomes if o.stats and o.stats.mean is not None]
+    low = [o.tile_id for o in measured if o.stats and (o.stats.mean or 0) < 0]
+    if flight.index == "ndvi" and measured and len(low) > len(measured) / 2:
+        yield (
+            f"NIR lies below red over most of the flight (mean NDVI below 0 in {len(low)} of {len(measured)} tiles): "
+            "water or bare soil, or red and NIR exchanged"
+        )
+
+
+def assess(run: Run, flight: Flight, told: Iterable[TileOutcome], stores: Stores, limits: Limits) -> list[TileOutcome]:
+    """The outcome of every tile of a flight, in manifest order; nothing is written."""
+    known = by_tile(list(told))
+    return [_assess_tile(run, s, known.get(s.tile.tile_id), stores, limits) for s in survey(stores, flight)]
+
+
+def _assess_tile(run: Run, seen: Seen, told: TileOutcome | None, stores: Stores, limits: Limits) -> TileOutcome:
+    tile = seen.tile
+    product = seen.current(run)
+    if product and seen.source and seen.published:
+        cached = told.cached if told else product.run_id != run.run_id
+        found = describe(tile, seen.source, seen.published, product, limits, cached=cached)
+        return found.model_copy(update={"attempts": told.attempts, "seconds": told.seconds}) if told else found
+    if told and told.state is TileState.FAILED:
+        return told
+    recorded = load_failure(stores, run, tile.tile_id)
+    if recorded:
+        return recorded
+    if seen.source_error:
+        return failed(tile.tile_id, tile.dst_uri, seen.source_error)
+    there = "a product of another source or other parameters lies" if seen.published else "there is no product"
+    return missing(tile.tile_id, tile.dst_uri, f"{there} at {tile.dst_uri}, and no worker reported a failure")
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "flights": __version__,
+        "algorithm": str(ALGORITHM),
+        "gdal": rasterio.__gdal_version__,
+        "rasterio": rasterio.__version__,
+        "numpy": numpy.__version__,
+    }

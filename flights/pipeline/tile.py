@@ -1,0 +1,188 @@
+"""Making one tile's product."""
+
+import logging
+import time
+from pathlib import Path
+
+from flights import __version__
+from flights.errors import Code, FlightsError, Refused, SourceChanged
+from flights.fingerprint import tile_fingerprint
+from flights.indices import INDICES, Index, IndexStrip, compute
+from flights.manifest import Flight, Tile
+from flights.pipeline.tools import Tools, retried, scratch_folder
+from flights.quality import Limits, judge
+from flights.raster.cog import PRODUCT_TAG, CogWriter
+from flights.raster.source import Strip, TileSource, TileSpec, open_tile, reading
+from flights.report import BandUse, Product, Quality, TileOutcome, TileState, failed
+from flights.runs import Job, Run, save_failure
+from flights.store import SIDECARS, Stores
+from flights.survey import PRODUCT_METADATA, Published, Seen, Source, look_at_product, look_at_source
+
+log = logging.getLogger(__name__)
+
+
+def write_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
+    """Make a tile's product, or find it made; the outcome is a value, also of a failure.
+
+    Running it twice equals running it once: the product is published in one step, under the fingerprint of what was
+    read. Whatever kills it half-way leaves the destination as it was.
+    """
+    began = time.monotonic()
+    attempts = 0
+
+    def once() -> TileOutcome:
+        nonlocal attempts
+        attempts += 1
+        return _make_tile(job, tile, tools)
+
+    try:
+        outcome = retried(once, tools.settings.transient_attempts)
+        outcome = outcome.model_copy(update={"attempts": attempts, "seconds": round(time.monotonic() - began, 3)})
+    except FlightsError as error:
+        outcome = failed(tile.tile_id, tile.dst_uri, error, attempts, time.monotonic() - began)
+    settle_tile(job.run, outcome, tools)
+    return outcome
+
+
+def settle_tile(run: Run, outcome: TileOutcome, tools: Tools) -> None:
+    """Put an outcome where others look for it: failures in the run record, all of them in the progress."""
+    if outcome.state is TileState.FAILED:
+        try:
+            save_failure(tools.stores, run, outcome)
+        except FlightsError as error:  # the outcome travels in the message's result as well
+            log.warning("could not record the failure of tile %s: %s", outcome.tile_id, error)
+    tools.ledger.note(run.run_id, outcome)
+
+
+def _make_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
+    flight, run, stores = job.flight, job.run, tools.stores
+    source = look_at_source(stores, tile)
+    fingerprint = tile_fingerprint(flight, tile, source.identity)
+    before = look_at_product(stores, tile.dst_uri)
+    if before and (product := Seen(tile, source, None, fingerprint, before).current(run)):
+        cached = product.run_id != run.run_id or not run.overwrite
+        return describe(tile, source, before, product, tools.limits, cached=cached)
+    with scratch_folder(tools.settings) as scratch:
+        path, product = _compute(flight, tile, source, fingerprint, run.run_id, scratch, tools)
+        if look_at_source(stores, tile).identity != source.identity:
+            raise SourceChanged(f"{_named(tile)} was replaced while the tile was being made")
+        stat = stores.publish(
+            path, tile.dst_uri, before.stat if before else None, {PRODUCT_METADATA: product.model_dump_json()}
+        )
+    return describe(tile, source, Published(stat, product), product, tools.limits, cached=False)
+
+
+def _compute(
+    flight: Flight, tile: Tile, source: Source, fingerprint: str, run_id: str, scratch: Path, tools: Tools
+) -> tuple[Path, Product]:
+    """The finished, verified file of a tile on scratch, and what it says of itself."""
+    index, settings = INDICES[flight.index], tools.settings
+    paths = _mirror(tile, source, scratch, tools.stores)
+    spec = TileSpec(
+        names=tile.sources,
+        roles=index.roles,
+        rule=flight.radiometry(tile),
+        profile=flight.profile(tile),
+        epsg=tile.epsg,
+        max_pixels=settings.max_pixels,
+        max_block_bytes=settings.max_block_bytes,
+    )
+    with (
+        reading(_named(tile)),
+        open_tile(paths, spec) as raster,
+        CogWriter(scratch, raster.grid, index.name.upper(), settings.cog_compress) as writer,
+    ):
+        _check_reflectance(index, raster, tile)
+        quality = Quality()
+        for window in raster.windows(settings.window_bytes):
+            strip = raster.read(window)
+            computed = compute(index, strip.bands, strip.valid)
+            writer.write(computed.values, window)
+            quality = _counted(quality, strip, computed)
+        product = Product(
+            fingerprint=fingerprint, run_id=run_id, stats=writer.stats, bands=_band_uses(raster), quality=quality
+        )
+        path = writer.finish(product_tags(flight, tile.tile_id, product), product.stats)
+    return path, product
+
+
+def _check_reflectance(index: Index, raster: TileSource, tile: Tile) -> None:
+    """Refuse pixels on an unknown scale where the formula has a constant in units of reflectance."""
+    unknown = [role for role, band in raster.bands.items() if not band.calibration.is_known]
+    if index.needs_reflectance and unknown:
+        raise Refused(
+            Code.SCALE_UNKNOWN,
+            f"{_named(tile)}: {index.name} needs reflectance, and nothing says what scale the pixels of "
+            f"{' and '.join(unknown)} have; declare `scale` (and `offset`), or a `sensor` whose profile knows it",
+        )
+
+
+def _counted(so_far: Quality, strip: Strip, computed: IndexStrip) -> Quality:
+    return Quality(
+        measured=so_far.measured + int(strip.valid.sum()),
+        some_data=so_far.some_data + strip.some_data,
+        negative=so_far.negative + computed.negative,
+        clipped=so_far.clipped + computed.clipped,
+        undefined=so_far.undefined + computed.undefined,
+        saturated=so_far.saturated + strip.saturated,
+    )
+
+
+def _mirror(tile: Tile, source: Source, scratch: Path, stores: Stores) -> dict[str, Path]:
+    """Every part of a source as a local file, sidecars beside their raster; the path of each raster by role."""
+    paths = {}
+    for role, uri in tile.sources.items():
+        paths[role] = scratch / (f"{role or 'source'}.tif")
+        for name, stat in source.parts.items():
+            suffix = name.removeprefix(role)
+            if name.startswith(role) and suffix in ("", *SIDECARS):
+                stores.fetch(uri + suffix, paths[role].with_name(paths[role].name + suffix), stat)
+    return paths
+
+
+def _band_uses(raster: TileSource) -> dict[str, BandUse]:
+    return {
+        role: BandUse(
+            band=band.facts.index,
+            description=band.facts.description[:60],
+            scale=band.calibration.scale,
+            offset=band.calibration.offset,
+            calibrated_by=band.calibration.origin,
+        )
+        for role, band in raster.bands.items()
+    }
+
+
+def product_tags(flight: Flight, tile_id: str, product: Product) -> dict[str, str]:
+    tags = {
+        PRODUCT_TAG: product.model_dump_json(),
+        "FLIGHT_ID": flight.flight_id,
+        "TILE_ID": tile_id,
+        "FORMULA": INDICES[flight.index].formula,
+        "TIFFTAG_SOFTWARE": f"flights {__version__}",
+    }
+    return tags | ({"ACQUIRED": flight.acquired.isoformat()} if flight.acquired else {})
+
+
+def describe(
+    tile: Tile, source: Source, published: Published, product: Product, limits: Limits, *, cached: bool
+) -> TileOutcome:
+    """The outcome of a tile whose product lies at its destination."""
+    review = judge(product.quality, product.stats.count, limits)
+    return TileOutcome(
+        tile_id=tile.tile_id,
+        state=TileState.REVIEW if review else TileState.DONE,
+        cached=cached,
+        fingerprint=product.fingerprint,
+        dst_uri=tile.dst_uri,
+        stats=product.stats,
+        bands=product.bands,
+        quality=product.quality,
+        review=review,
+        source=source.identity,
+        product=published.stat.identity,
+    )
+
+
+def _named(tile: Tile) -> str:
+    return " and ".join(tile.sources.values())

@@ -1,0 +1,60 @@
+"""What the work is done with, and how it is gone about."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import tenacity
+
+from flights.errors import Transient
+from flights.ledger import Ledger
+from flights.quality import Limits
+from flights.settings import Settings
+from flights.store import Stores
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the work is done with; made per process, after any fork."""
+
+    settings: Settings
+    stores: Stores
+    ledger: Ledger
+
+    @property
+    def limits(self) -> Limits:
+        """What products are judged by."""
+        return limits_of(self.settings)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What products are judged by."""
+    return Limits(settings.review_implausible_fraction, settings.review_saturated_fraction)
+
+
+def retried(work: Callable[[], T], attempts: int) -> T:
+    """Run `work` again while its errors are transient, with capped exponential back-off and full jitter."""
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(Transient),
+        wait=tenacity.wait_random_exponential(multiplier=0.5, max=8),
+        stop=tenacity.stop_after_attempt(attempts),
+        reraise=True,
+    )
+    return retrying(work)
+
+
+@contextmanager
+def scratch_folder(settings: Settings) -> Iterator[Path]:
+    """A folder of one's own for one piece of work, gone afterwards."""
+    settings.scratch.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="work-", dir=settings.scratch))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
