@@ -23,10 +23,12 @@ _COLOUR_WORDS = {
     "swir": "swir",
     "alpha": "alpha",
 }
+# Every colour that a band can be called by.
+COLOURS = frozenset(_COLOUR_WORDS.values())
 _SPELLINGS = (
-    (re.compile(r"red[\s_-]*edge"), " rededge "),
-    (re.compile(r"near[\s_-]*infra[\s_-]*red|near[\s_-]*ir\b"), " nir "),
-    (re.compile(r"infra[\s_-]*red"), " infra "),
+    (re.compile(r"red[\W_]*edge"), " rededge "),
+    (re.compile(r"near[\W_]*infra[\W_]*red|near[\W_]*ir\b"), " nir "),
+    (re.compile(r"infra[\W_]*red"), " infra "),
 )
 
 

@@ -17,6 +17,8 @@ def is_epsg(wkt: str, epsg: int) -> bool:
         found, wanted = CRS.from_wkt(wkt), CRS.from_epsg(epsg)
     except CRSError:
         return False
+    if found.equals(wanted, ignore_axis_order=True):
+        return True
     if found.is_compound:
         found = found.sub_crs_list[0]
     return found.equals(wanted, ignore_axis_order=True) or found.to_epsg(min_confidence=70) == epsg

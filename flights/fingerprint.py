@@ -12,13 +12,15 @@ from flights.manifest import Flight, Tile
 
 # Raised whenever the pixels of a product change for the same source and the same declarations (see CHANGELOG.md).
 ALGORITHM = 1
+# What a sensor profile only tells people.
+_WORDS = ("title", "source", "notes")
 
 
 def tile_fingerprint(flight: Flight, tile: Tile, source: Mapping[str, str]) -> str:
     """The fingerprint of a tile's product.
 
     `source` is the identity of every file that is read, by role and sidecar (S3: ETag and size; local: path, size
-    and mtime_ns). The sensor profile enters with its content, so a corrected profile makes its products stale.
+    and mtime_ns). The sensor profile enters with its numbers, so a corrected profile makes its products stale.
     """
     profile = flight.profile(tile)
     return _digest(
@@ -28,7 +30,7 @@ def tile_fingerprint(flight: Flight, tile: Tile, source: Mapping[str, str]) -> s
             "index": flight.index,
             "epsg": tile.epsg,
             "declared": flight.radiometry(tile).model_dump(mode="json"),
-            "profile": asdict(profile) if profile else None,
+            "profile": {k: v for k, v in asdict(profile).items() if k not in _WORDS} if profile else None,
         }
     )
 

@@ -4,15 +4,26 @@ What only storage can tell (whether two URIs are one object) is checked by `inta
 """
 
 import json
+import math
 import os.path
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+    field_serializer,
+    model_validator,
+)
 
+from flights.bands import COLOURS
 from flights.errors import Code, FlightsError, ManifestRefused
 from flights.indices import INDICES
 from flights.sensors import SensorProfile, find_profile
@@ -43,16 +54,17 @@ def _uri(value: object) -> str:
     """`s3://bucket/key`, `file:///path` or a path; what a key spells is left as it is."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError(f"{value!r} is not a path or URI")
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", value)
-    if scheme is None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{value!r} cannot be written as UTF-8") from None
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", value) is None:
         return value
-    if scheme[1].lower() == "file":
-        return "/" + value[len("file://") :].lstrip("/")
-    if scheme[1] != "s3":
-        raise ValueError(f"{value!r}: only s3:// URIs, file:// URIs and local paths are read")
-    if not re.fullmatch(r"s3://[^/]+/.*", value, flags=re.DOTALL):
-        raise ValueError(f"{value!r} is not s3://bucket/key")
-    return value
+    if local := re.fullmatch(r"file://(?:localhost)?(/.*)", value, flags=re.DOTALL):
+        return "/" + local[1].lstrip("/")
+    if re.fullmatch(r"s3://[^/]+(/.*)?", value, flags=re.DOTALL):
+        return value
+    raise ValueError(f"{value!r} is not s3://bucket/key, file:///path or a local path")
 
 
 def _object_uri(value: object) -> str:
@@ -66,19 +78,27 @@ def _object_uri(value: object) -> str:
 def _nodata(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str | None):
         raise ValueError(f'{value!r} is not a number or "nan"')
-    if isinstance(value, str) and value.lower() != "nan":
-        raise ValueError(f'{value!r} is not a number or "nan"')
-    return None if value is None else float(value)
+    if isinstance(value, str):
+        if value.lower() != "nan":
+            raise ValueError(f'{value!r} is not a number or "nan"')
+        return math.nan
+    return value if value is None or value != value else _number(value)  # NaN is unlike itself
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{value!r} is not a number")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{str(value)[:20]} is beyond what a float64 holds")
+    return number
 
 
 def _index(value: object) -> object:
-    if value not in INDICES:
+    if not isinstance(value, str) or value not in INDICES:
         raise ValueError(f"{value!r} is not a known index; the known ones are {', '.join(INDICES)}")
     return value
 
@@ -97,7 +117,8 @@ Number = Annotated[float, BeforeValidator(_number)]
 Nodata = Annotated[float | None, BeforeValidator(_nodata)]
 Role = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 BandNumber = Annotated[StrictInt, Field(ge=1, le=65535)]
-Bands = dict[Role, BandNumber | Annotated[str, Field(min_length=1, max_length=200)]]
+BandName = Annotated[str, Field(min_length=1, max_length=200)]
+Bands = Annotated[dict[Role, BandNumber | BandName], Field(min_length=1)]
 
 
 class _Frozen(BaseModel):
@@ -123,6 +144,13 @@ class Radiometry(_Frozen):
             except FlightsError as error:
                 raise ValueError(str(error)) from None
         return self
+
+    @field_serializer("nodata", when_used="json")
+    def _strict_nodata(self, value: object) -> object:
+        """JSON has no NaN: the word is the manifest's own."""
+        if isinstance(value, dict):
+            return {role: self._strict_nodata(number) for role, number in value.items()}
+        return "nan" if isinstance(value, float) and math.isnan(value) else value
 
     def declared(self, key: Literal["scale", "offset", "nodata"], role: str) -> float | None:
         """The declared value of `key` for one band, None where nothing is declared."""
@@ -198,7 +226,7 @@ def join_uri(folder: str, relative: str) -> str:
 
 def folder_of(uri: str) -> str:
     """The folder or prefix that holds a URI, without a closing slash."""
-    return uri.rsplit("/", 1)[0]
+    return uri.rsplit("/", 1)[0] or "/"
 
 
 def parse_manifest(raw: bytes, base_uri: str) -> Flight:
@@ -241,25 +269,36 @@ def _no_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
+# How pydantic names the branches of a union in an error's place; a key of a manifest is never spelled like that.
+_BRANCH = re.compile(r"(function-\w+|dict|literal|nullable|constrained-\w+)(\[.*)?|constrained-\w+", flags=re.DOTALL)
+
+
 def _explained(error: ValidationError) -> str:
     """Up to ten complaints, each with its place in the manifest."""
-    lines = dict.fromkeys(_complaint(e) for e in error.errors(include_url=False))  # a union repeats itself
-    shown = list(lines)[:10]
+    by_place: dict[str, list[tuple[bool, str]]] = {}
+    for one in error.errors(include_url=False):
+        ours = one["type"] in ("value_error", "extra_forbidden")
+        by_place.setdefault(_place(one["loc"]), []).append((ours, _said(one)))
+    lines = []
+    for place, said in by_place.items():  # of a union each branch complains; our own words say it best
+        best = [text for ours, text in said if ours] or [text for _, text in said]
+        lines += [f"{place}: {text}" if place else text for text in dict.fromkeys(best)]
     more = f"; and {len(lines) - 10} more" if len(lines) > 10 else ""
-    return "; ".join(shown) + more
+    return "; ".join(lines[:10]) + more
 
 
-def _complaint(error: Mapping[str, Any]) -> str:
-    where = ""
-    for part in error["loc"]:
+def _place(loc: Sequence[int | str]) -> str:
+    place = ""
+    for part in loc:
         if isinstance(part, int):
-            where += f"[{part}]"
-        elif "(" not in part and "-" not in part:  # pydantic's names of union branches, not of keys
-            where += f".{part}" if where else part
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        message = "unknown key"
-    return f"{where}: {message}" if where else message
+            place += f"[{part}]"
+        elif part != "[key]" and not _BRANCH.fullmatch(part):
+            place += f".{part}" if place else part
+    return place
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    return "unknown key" if error["type"] == "extra_forbidden" else error["msg"].removeprefix("Value error, ")
 
 
 def _resolved(flight: Flight, base_uri: str) -> Flight:
@@ -272,7 +311,7 @@ def _resolved(flight: Flight, base_uri: str) -> Flight:
         dst = tile.dst_uri or join_uri(out_uri, f"tiles/{tile.tile_id}.{flight.index}.tif")
         src: Any = {role: join_uri(base_uri, uri) for role, uri in tile.sources.items()}
         tiles.append(tile.model_copy(update={"src_uri": src.get("", src), "dst_uri": join_uri(base_uri, dst)}))
-    out_uri = (out_uri or _common_folder([t.dst_uri for t in tiles])).rstrip("/")
+    out_uri = (out_uri or _common_folder([t.dst_uri for t in tiles])).rstrip("/") or "/"
     flight = flight.model_copy(update={"out_uri": out_uri, "tiles": tuple(tiles)})
     _check_tiles(flight)
     return flight
@@ -297,6 +336,7 @@ def _check_tiles(flight: Flight) -> None:
             raise ManifestRefused(Code.TILE_CLASH, f"two tiles share the same tile_id {tile.tile_id!r}")
         seen.add(tile.tile_id)
         rule = flight.radiometry(tile)
+        _check_band_names(flight.index, tile, rule)
         if isinstance(tile.src_uri, dict):
             lacking = [role for role in roles if role not in tile.src_uri]
             extra = [role for role in tile.src_uri if role not in (*roles, MASK)]
@@ -309,6 +349,20 @@ def _check_tiles(flight: Flight) -> None:
             raise _invalid(f"tile {tile.tile_id!r}: neither `sensor` nor `bands` says which band is which")
         elif rule.mask_classes:
             raise _invalid(f'tile {tile.tile_id!r}: mask_classes needs a "mask" file among src_uri')
+
+
+def _check_band_names(index: str, tile: Tile, rule: Radiometry) -> None:
+    """Refuse values for bands that nobody has: a misspelt band would be read without its scale."""
+    profile = find_profile(rule.sensor) if rule.sensor else None
+    known = {*INDICES[index].roles, *COLOURS, *(profile.bands if profile else ())}
+    for key in ("bands", "scale", "offset", "nodata"):
+        value = getattr(rule, key)
+        strange = [name for name in value if name not in known] if isinstance(value, dict) else []
+        if strange:
+            raise _invalid(
+                f"tile {tile.tile_id!r}: {key} names {', '.join(strange)}, which is no band of "
+                f"{profile.slug if profile else index}; {index} uses {', '.join(INDICES[index].roles)}"
+            )
 
 
 def _check_mask(tile: Tile, rule: Radiometry) -> None:

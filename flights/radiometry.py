@@ -75,11 +75,9 @@ def _as_stored(fill: float, dtype: np.dtype[Any]) -> tuple[Any, ...]:
     GDAL keeps nodata as a double, the pixels of a float32 raster are singles: -3.4e38 is another number in each.
     """
     if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            rounded = np.array(fill).astype(dtype)[()]
-        if np.isinf(rounded) and np.isfinite(fill):  # beyond the dtype: writers clamp it to the dtype's end
-            return (np.copysign(np.finfo(dtype).max, fill).astype(dtype),)
-        return (rounded,)
+        end = float(np.finfo(dtype).max)
+        # Beyond the dtype writers clamp a fill to the dtype's end.
+        return (dtype.type(min(max(fill, -end), end) if np.isfinite(fill) else fill),)
     info = np.iinfo(dtype)
     if not np.isfinite(fill) or fill != int(fill) or not info.min <= fill <= info.max:
         return ()

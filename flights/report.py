@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flights.errors import Code, FlightsError
 
-MAX_MESSAGE = 700
-# characters of an error's message: an outcome crosses the queue and stays under 2 KB
+MAX_MESSAGE = 600
+# bytes of an error's message: an outcome crosses the queue and stays under 2 KB
 
 
 class TileState(StrEnum):
@@ -61,9 +61,10 @@ class Problem(_Frozen):
     @classmethod
     def of(cls, error: FlightsError) -> Self:
         """The value of an error, its message cut to what an outcome may carry."""
-        text = str(error)
-        text = text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
-        return cls(code=error.code, message=text, transient=error.transient)
+        raw = str(error).encode("utf-8", "backslashreplace")
+        if len(raw) > MAX_MESSAGE:  # a message begins with the thing and ends with what to do: both ends stay
+            raw = raw[:240] + b" ... " + raw[-(MAX_MESSAGE - 260) :]
+        return cls(code=error.code, message=raw.decode("utf-8", "ignore"), transient=error.transient)
 
 
 class Review(_Frozen):

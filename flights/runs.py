@@ -4,15 +4,18 @@
 it any run is ended from storage alone, whatever became of the queue.
 """
 
+import logging
 from datetime import datetime
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from flights.errors import Code, Refused
+from flights.errors import Code, ManifestRefused, Refused
 from flights.manifest import Flight, join_uri, parse_manifest
 from flights.report import FlightReport, FlightStatus, TileOutcome
 from flights.store import Stores
+
+log = logging.getLogger(__name__)
 
 CompositeRule = Literal["complete", "review", "any", "never"]
 
@@ -82,7 +85,11 @@ def load_run(stores: Stores, record: str) -> tuple[Run, Flight]:
     raw_manifest = stores.read(join_uri(record, "manifest.json"))
     if raw_run is None or raw_manifest is None:
         raise Refused(Code.MANIFEST_MISSING, f"no run of this flight is recorded under {record}")
-    return Run.model_validate_json(raw_run), parse_manifest(raw_manifest, record)
+    try:
+        return Run.model_validate_json(raw_run), parse_manifest(raw_manifest, record)
+    except (ValidationError, ManifestRefused) as error:
+        message = f"the run record under {record} is damaged, run the flight again ({str(error).splitlines()[0]})"
+        raise Refused(Code.MANIFEST_INVALID, message) from error
 
 
 def save_failure(stores: Stores, run: Run, outcome: TileOutcome) -> None:
@@ -93,13 +100,18 @@ def save_failure(stores: Stores, run: Run, outcome: TileOutcome) -> None:
 def load_failure(stores: Stores, run: Run, tile_id: str) -> TileOutcome | None:
     """The recorded failure of a tile, None where there is none."""
     raw = stores.read(_failure_uri(run, tile_id))
-    return TileOutcome.model_validate_json(raw) if raw else None
+    try:
+        return TileOutcome.model_validate_json(raw) if raw else None
+    except ValidationError:
+        log.warning("the recorded failure of tile %s is damaged", tile_id)
+        return None
 
 
 def failed_tiles(stores: Stores, run: Run) -> set[str]:
     """The tiles of which a failure is recorded."""
-    uris = stores.list(join_uri(run.record_uri, "failures"))
-    return {uri.rsplit("/", 1)[1].removesuffix(".json") for uri in uris}
+    names = [uri.rsplit("/", 1)[1] for uri in stores.list(join_uri(run.record_uri, "failures"))]
+    # What a killed writer left behind is hidden; a tile's name never begins with a dot.
+    return {name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")}
 
 
 def forget_failures(stores: Stores, run: Run, tile_ids: set[str]) -> None:
@@ -109,9 +121,13 @@ def forget_failures(stores: Stores, run: Run, tile_ids: set[str]) -> None:
 
 
 def load_report(stores: Stores, flight: Flight) -> FlightReport | None:
-    """The published report of a flight, None where there is none."""
+    """The published report of a flight, None where there is none, or one in words that are not ours."""
     raw = stores.read(flight.report_uri)
-    return FlightReport.model_validate_json(raw) if raw else None
+    try:
+        return FlightReport.model_validate_json(raw) if raw else None
+    except ValidationError:
+        log.warning("%s is no report of this version; it will be replaced", flight.report_uri)
+        return None
 
 
 def save_report(stores: Stores, flight: Flight, report: FlightReport) -> None:

@@ -6,9 +6,9 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from flights.errors import Code, Refused
@@ -25,13 +25,13 @@ def _usable_cores() -> int:
 class Settings(BaseSettings):
     """Every knob; names in the environment are `FLIGHTS_` + the field in capitals unless said otherwise."""
 
-    model_config = SettingsConfigDict(env_prefix="FLIGHTS_", frozen=True, extra="ignore", populate_by_name=True)
-
-    broker_url: str | None = Field(default=None, validation_alias=AliasChoices("broker_url", "CELERY_BROKER_URL"))
-    """`CELERY_BROKER_URL`: the fleet's Redis. None: the embedded default."""
-    result_backend: str | None = Field(
-        default=None, validation_alias=AliasChoices("result_backend", "CELERY_RESULT_BACKEND")
+    model_config = SettingsConfigDict(
+        env_prefix="FLIGHTS_", frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True
     )
+
+    broker_url: str | None = Field(default=None, validation_alias="CELERY_BROKER_URL")
+    """`CELERY_BROKER_URL`: the fleet's Redis. None: the embedded default."""
+    result_backend: str | None = Field(default=None, validation_alias="CELERY_RESULT_BACKEND")
     """`CELERY_RESULT_BACKEND`: where chord parts are counted; the broker when not set."""
 
     state_dir: Path = Field(default_factory=_state_home)
@@ -94,14 +94,13 @@ class Settings(BaseSettings):
 _OWN_NAMES = {"FLIGHTS_EMBEDDED_PARENT"}
 
 
-def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
+def load_settings() -> Settings:
     """Settings from the environment; Refused with every wrong or unknown name."""
-    names = os.environ if environment is None else environment
     known = {f"FLIGHTS_{field.upper()}" for field in Settings.model_fields} - {
         "FLIGHTS_BROKER_URL",
         "FLIGHTS_RESULT_BACKEND",
     }
-    unknown = sorted(n for n in names if n.startswith("FLIGHTS_") and n not in known | _OWN_NAMES)
+    unknown = sorted(n for n in os.environ if n.startswith("FLIGHTS_") and n not in known | _OWN_NAMES)
     if unknown:
         raise Refused(
             Code.SETTINGS_INVALID,
@@ -113,8 +112,10 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
         raise Refused(Code.SETTINGS_INVALID, "; ".join(_complaint(e) for e in error.errors())) from None
 
 
-def _complaint(error: Mapping[str, object]) -> str:
-    place = error["loc"]
-    name = str(place[0]) if isinstance(place, tuple) and place else "settings"
-    name = name if name.isupper() else f"FLIGHTS_{name.upper()}"
-    return f"{name}={error['input']!r}: {str(error['msg']).removeprefix('Value error, ')}"
+def _complaint(error: Mapping[str, Any]) -> str:
+    """One wrong setting; a URL's value is not shown, it may hold a password."""
+    said = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return str(said)
+    name = str(error["loc"][0])
+    return f"FLIGHTS_{name.upper()}={error['input']!r}: {said}" if name.islower() else f"{name}: {said}"

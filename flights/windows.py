@@ -22,7 +22,7 @@ class Window:
 def strips(
     height: int, width: int, block_height: int, block_width: int, bytes_per_pixel: int, budget: int
 ) -> Iterator[Window]:
-    """Windows that cover every pixel once, top to bottom.
+    """Windows that cover every pixel once, block row by block row.
 
     Each holds as many whole block rows as fit the budget, at least one; a block row above the budget is split at
     block columns, so that every block is decoded once, whatever the raster's width. A single block above the budget
@@ -31,8 +31,10 @@ def strips(
     cols = width
     if block_height * width * bytes_per_pixel > budget and block_width < width:
         cols = min(width, max(1, budget // (block_height * block_width * bytes_per_pixel)) * block_width)
-    rows = budget // (block_height * cols * bytes_per_pixel) * block_height
-    rows = rows or max(1, budget // (cols * bytes_per_pixel))
-    for row_off in range(0, height, rows):
+    whole_rows = budget // (block_height * cols * bytes_per_pixel) * block_height
+    for band_off in range(0, height, whole_rows or block_height):
+        band_end = min(height, band_off + (whole_rows or block_height))
+        rows = whole_rows or max(1, budget // (cols * bytes_per_pixel))
         for col_off in range(0, width, cols):
-            yield Window(row_off, col_off, min(rows, height - row_off), min(cols, width - col_off))
+            for row_off in range(band_off, band_end, rows):
+                yield Window(row_off, col_off, min(rows, band_end - row_off), min(cols, width - col_off))
