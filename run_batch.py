@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from flights.settings import Settings
 
 INCOMPLETE, REVIEW, UNREACHABLE, TRY_LATER = 3, 4, 69, 75
+# How long a flight stays held by a command that was killed.
+FLIGHT_LEASE_S = 6
 # How the sample flights end: `demo` holds itself to it.
 SOWN = {"north-field": "complete", "south-field": "incomplete"}
 
 EPILOG = """\b
 Exit status: 0 every flight complete; 1 a bug; 2 usage, or every manifest refused; 3 some flight incomplete or
-refused; 4 complete, but some flight needs review; 69 broker or storage unreachable; 75 the --timeout ran out (a fleet
-goes on; without one, run the same command again for the rest)."""
+refused; 4 complete, but some flight needs review; 69 broker or storage unreachable; 75 a flight is already running, or
+the --timeout ran out (a fleet goes on; without one, run the same command again for the rest)."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
@@ -195,11 +197,41 @@ def _run_flights(
 ) -> list[FlightReport] | None:
     """The report of each flight, None where the time ran out first."""
     deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
-    with _fleet(settings) as (tools, check):
-        followers = [_begin(flight, tile_ids, overwrite, lane, composite, tools, settings) for flight in flights]
-        if not _follow(followers, check, deadline):
+    with _fleet(settings) as (tools, check), contextlib.ExitStack() as held:
+        busy = {f.flight_id: _busy(f) for f in flights if not held.enter_context(_hold(f, tools, check))}
+        followers = {
+            f.flight_id: _begin(f, tile_ids, overwrite, lane, composite, tools, settings)
+            for f in flights
+            if f.flight_id not in busy
+        }
+        if not _follow(list(followers.values()), check, deadline):
             return None
-        return [f.report for f in followers if f.report]
+        answers = {flight_id: f.report for flight_id, f in followers.items() if f.report}
+        return [(answers | busy)[f.flight_id] for f in flights]
+
+
+@contextlib.contextmanager
+def _hold(flight: Flight, tools: Tools, check: Any) -> Iterator[bool]:
+    """Hold a flight against a second run of it; False where another command is at it.
+
+    One that was killed holds its flight for a lease longer: that is waited for.
+    """
+    name, until = f"flight {flight.flight_id}", time.monotonic() + FLIGHT_LEASE_S + 1
+    while True:
+        with tools.ledger.claim(name, FLIGHT_LEASE_S) as mine:
+            if mine or time.monotonic() > until:
+                yield mine
+                return
+        check()
+        time.sleep(0.5)
+
+
+def _busy(flight: Flight) -> FlightReport:
+    from flights.errors import Code, ManifestRefused
+    from flights.report import refused
+
+    message = f"flight {flight.flight_id} is already running, by another command; its report will be there"
+    return refused(flight.flight_id, ManifestRefused(Code.ALREADY_RUNNING, message))
 
 
 @contextlib.contextmanager
@@ -367,8 +399,11 @@ def _demo(manifests: Sequence[str]) -> tuple[list[FlightReport], int]:
 
 def exit_status(reports: Sequence[FlightReport]) -> int:
     """The exit status that a night's reports deserve."""
+    from flights.errors import Code
     from flights.report import FlightStatus
 
+    if any(r.error and r.error.code == Code.ALREADY_RUNNING for r in reports):
+        return TRY_LATER
     statuses = {r.status for r in reports}
     if not statuses:
         return 0

@@ -160,6 +160,10 @@ def report_flight(self: Task, told: Sequence[Any], run: dict[str, Any]) -> None:
         report = finalise(current, flight, _outcomes_in(told), tools())
     except Transient as error:
         raise self.retry(exc=error, countdown=min(60, 2**self.request.retries)) from error
+    except Refused as error:  # no report can be published where it belongs: whoever waits is to say so
+        log.error("flight %s has no report: %s", parsed.flight_id, error)
+        tools().ledger.conclude(parsed.run_id)
+        return
     if not current.is_settled_by(report):
         composite.apply_async([run])
 
@@ -169,7 +173,7 @@ def composite(self: Task, run: dict[str, Any]) -> None:
     """A flight's mosaic, added to its report."""
     parsed, at_hand = Run.model_validate(run), tools()
     name = f"mosaic of {parsed.flight_id}"
-    with at_hand.ledger.claim(parsed.run_id, name, at_hand.settings.claim_lease_s) as mine:
+    with at_hand.ledger.claim(name, at_hand.settings.claim_lease_s, parsed.run_id) as mine:
         if not mine:
             raise self.retry(countdown=random.uniform(2, 5))
         deliveries = at_hand.ledger.begin_delivery(parsed.run_id, name)
@@ -205,7 +209,7 @@ def _outcomes_in(told: Sequence[Any]) -> list[TileOutcome]:
 def _deliver(job: Job, tile: Tile) -> TileOutcome | None:
     """One delivery of a tile's message: its outcome, or None where another delivery holds the claim."""
     at_hand, run = tools(), job.run
-    with at_hand.ledger.claim(run.run_id, tile.dst_uri, at_hand.settings.claim_lease_s) as mine:
+    with at_hand.ledger.claim(tile.dst_uri, at_hand.settings.claim_lease_s, run.run_id) as mine:
         if not mine:
             return None
         deliveries = at_hand.ledger.begin_delivery(run.run_id, tile.tile_id)

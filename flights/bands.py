@@ -175,7 +175,12 @@ def _profile_bands(
         raise Refused(
             Code.BAND_CONTRADICTION,
             f"{where}: sensor {profile.slug} has {len(profile.bands)} bands ({', '.join(profile.bands)}), "
-            f"the file has {_counted(facts)} ({_listed(facts)}). Name the right sensor, or declare `bands`.",
+            f"the file has {_counted(facts)} ({_listed(facts)}). Name the right sensor, or declare `bands`"
+            + (
+                " (a NIR that is labelled alpha is taken where `bands` names it)."
+                if len(measured) < len(facts)
+                else "."
+            ),
         )
     chosen = {}
     for role in roles:

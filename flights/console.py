@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -28,26 +29,26 @@ SHOWN_MAX = 20
 
 def out() -> Console:
     """The console of results; lines are never wrapped where no terminal shows them."""
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, emoji=False)
 
 
 def err() -> Console:
     """The console of progress and complaints."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def show_report(console: Console, report: FlightReport, report_uri: str) -> None:
     """A flight in one line, then what is wrong with it, then where to look."""
     counts, colour = report.tiles, _COLOURS[report.status]
-    name = escape(report.flight_id or "?")
-    if report.error:
-        console.print(f"[bold]{name}[/]  [{colour}]{report.status}[/]  {escape(report.error.message)}")
+    name = f"[bold]{escape(report.flight_id)}[/]  " if report.flight_id else ""
+    if report.status is FlightStatus.REFUSED and report.error:
+        console.print(f"{name}[{colour}]{report.status}[/]  {escape(report.error.message)}")
         return
     parts = [f"{counts.done} of {counts.total} tiles done"]
     parts += [f"{n} {what}" for what in ("cached", "review", "failed", "missing") if (n := getattr(counts, what))]
     stats = report.stats
     mean = f"  mean {stats.mean:.3f} over {stats.valid_fraction:.0%}" if stats and stats.mean is not None else ""
-    console.print(f"[bold]{name}[/]  [{colour}]{report.status}[/]  {', '.join(parts)}{mean}")
+    console.print(f"{name}[{colour}]{report.status}[/]  {', '.join(parts)}{mean}")
     bad = [o for o in report.outcomes if o.state is not TileState.DONE]
     for outcome in bad[:SHOWN_MAX]:
         why = outcome.error.message if outcome.error else "; ".join(r.message for r in outcome.review)
@@ -57,10 +58,17 @@ def show_report(console: Console, report: FlightReport, report_uri: str) -> None
         console.print(f"  and {len(bad) - SHOWN_MAX} more, in the report")
     if report.mosaic:
         note = "" if report.mosaic.complete else "  (of an incomplete flight)"
+        if report.mosaic.max_shift_px > 0.05:
+            note += f"  (tiles moved by up to {report.mosaic.max_shift_px:.2f} pixels onto one grid)"
         console.print(f"  mosaic  {escape(report.mosaic.uri)}{note}")
     if report.mosaic_error:
         console.print(f"  no mosaic  {escape(f'[{report.mosaic_error.code}]')} {escape(report.mosaic_error.message)}")
-    console.print(f"  report  {escape(report_uri)}")
+    for note in report.notes:
+        console.print(f"  note  {escape(note)}")
+    if report.error:
+        console.print(f"  no report  {escape(f'[{report.error.code}]')} {escape(report.error.message)}")
+    else:
+        console.print(f"  report  {escape(report_uri)}")
 
 
 def show_plan(console: Console, flight_id: str, seen: Sequence[Seen]) -> None:
@@ -86,7 +94,7 @@ def show_sensors(console: Console, known: Sequence[SensorProfile]) -> None:
     """The sensor profiles: as a table on a terminal, a line each elsewhere."""
     if not console.is_terminal:
         for profile in known:
-            console.print(f"{profile.slug}\t{', '.join(profile.bands)}\t{profile.title}")
+            click.echo(f"{profile.slug}\t{', '.join(profile.bands)}\t{profile.title}")  # rich would expand the tabs
         return
     table = Table("sensor", "bands, in file order", "what it is", box=None)
     for profile in known:

@@ -56,7 +56,10 @@ def embedded_fleet(state_dir: Path, workers: int) -> Iterator[Embedded]:
     """Start, or join, this machine's own server and worker; they end with the last run that holds them."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("CELERY_")}
     folder = state_dir.absolute() / "embedded" / _signature(environment, workers)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise Refused(Code.SETTINGS_INVALID, f"FLIGHTS_STATE_DIR={state_dir}: {error.strerror}") from error
     deadline = time.monotonic() + START_TIMEOUT_S
     connection = None
     while connection is None:
@@ -123,6 +126,8 @@ class _Child:
     command: list[str]
     environment: Mapping[str, str]
     log: Path
+    folder: Path = PROJECT
+    # it runs in
     started: list[float] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
 
@@ -137,7 +142,7 @@ class _Child:
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 self.command,
-                cwd=PROJECT,
+                cwd=self.folder,
                 env=dict(self.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -169,7 +174,7 @@ def supervise(folder: Path, workers: int) -> None:
     token, password = secrets.token_hex(16), secrets.token_hex(16)
     port = _free_port()
     url = f"redis://:{password}@127.0.0.1:{port}/0"
-    server = _Child("server", _server_command(port, password, data), os.environ, folder / "server.log")
+    server = _Child("server", _server_command(port, password, data), os.environ, folder / "server.log", data)
     environment = os.environ | {
         "CELERY_BROKER_URL": url,
         "CELERY_RESULT_BACKEND": url,
@@ -229,7 +234,7 @@ def _server_command(port: int, password: str, data: Path) -> list[str]:
     config = data / "server.conf"  # a file, since a command line is there for all to read
     _write_private(
         config,
-        f'port {port}\nbind 127.0.0.1\nrequirepass {password}\ndir {json.dumps(str(data))}\nsave ""\n'
+        f'port {port}\nbind 127.0.0.1\nrequirepass {password}\ndir ./\nsave ""\n'
         "appendonly yes\nappendfsync everysec\nmaxmemory-policy noeviction\ndaemonize no\n",
     )
     return [server_binary(), str(config)]

@@ -12,6 +12,7 @@ Every error carries a `code` (stable, for programs) and a message (for people) t
 and what settles it.
 """
 
+import errno
 from enum import StrEnum
 
 
@@ -46,6 +47,7 @@ class Code(StrEnum):
     DISK_FULL = "disk_full"
     TIME_LIMIT = "time_limit"
     OUT_OF_MEMORY = "out_of_memory"
+    ALREADY_RUNNING = "already_running"
     WORKER_LOST = "worker_lost"
     MISSING = "missing"
     INTERNAL = "internal"
@@ -95,3 +97,16 @@ class PublishConflict(Transient):
 
 class Unreachable(Transient):
     """Broker or storage gave no answer, after every retry."""
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+
+
+def of_os_error(error: OSError, name: str, otherwise: Code) -> FlightsError:
+    """The operating system's error as ours: a full disk and passing faults are Transient, the rest Refused."""
+    if error.errno in _FULL:
+        return Transient(Code.DISK_FULL, f"{name}: no space left on its disk")
+    if error.errno in _PASSING:
+        return Transient(Code.STORAGE_UNAVAILABLE, f"{name}: {error.strerror}")
+    return Refused(otherwise, f"{name}: {error.strerror or error}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from flights.errors import FlightsError
 from flights.ledger import Progress
 from flights.manifest import Flight, Tile
-from flights.pipeline import Tools, finalise
-from flights.report import FlightReport
+from flights.pipeline import Tools, derive_report, finalise
+from flights.report import FlightReport, Problem
 from flights.runs import Run, failed_tiles, load_report
 from flights.survey import survey
 
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 # Nobody at work (a worker's beat outlives it by a lease), nothing queued, nothing new: for so long it may be chance.
 STALL_S = 10.0
-# Once tiles have been sent again no chord will fire, and all that is waited for is the last of them.
-STALL_AFTER_RESEND_S = 3.0
+# With every tile settled there is only the report to wait for, and it takes no time.
+STALL_SETTLED_S = 3.0
 RESENDS_MAX = 3
 CONCLUSIONS_MAX = 3
 # How often storage is asked while Redis says that the run goes on.
@@ -42,6 +42,8 @@ class Follower:
     report: FlightReport | None = None
     _moved: float = field(default_factory=time.monotonic)
     _looked: float = field(default_factory=time.monotonic)
+    _reported: bool = False
+    # the report is published, and a composite may be under way
     _resends: int = 0
     _conclusions: int = 0
 
@@ -49,19 +51,31 @@ class Follower:
         """Look once; True when the flight has its answer, in `report`."""
         now = time.monotonic()
         progress = self.tools.ledger.progress(self.run.run_id)
-        if progress and (progress.alive or progress.settled > self.progress.settled):
+        settled = progress is not None and progress.settled >= len(self.sent)
+        awaits_report = settled and not self._reported
+        if progress and (progress.settled > self.progress.settled or (progress.alive and not awaits_report)):
             self._moved = now
         self.progress = progress or self.progress
         if (progress and progress.concluded) or now - self._looked > STORAGE_EVERY_S:
             self._looked = now
-            report = load_report(self.tools.stores, self.flight)
-            if self.run.is_settled_by(report):
-                self.report = report
-                return True
-        if now - self._moved > (STALL_AFTER_RESEND_S if self._resends else STALL_S):
+            self._look(concluded=bool(progress and progress.concluded))
+        if self.report is None and now - self._moved > (STALL_SETTLED_S if awaits_report else STALL_S):
             self._moved = now
             self._mend()
         return self.report is not None
+
+    def _look(self, *, concluded: bool) -> None:
+        """Take the published report where it is this run's last word; make it where nobody else will."""
+        try:
+            report = load_report(self.tools.stores, self.flight)
+        except FlightsError as error:
+            log.warning("%s: storage does not answer: %s", self.flight.flight_id, error)
+            return
+        self._reported = report is not None and report.run_id == self.run.run_id
+        if self.run.is_settled_by(report):
+            self.report = report
+        elif concluded:
+            self._answer()
 
     def _mend(self) -> None:
         """Nothing has moved: send what is missing; with nothing missing, ask for the answer; at last, give it."""
@@ -77,7 +91,15 @@ class Follower:
             log.warning("%s: the report is overdue; asking for it again", self.flight.flight_id)
             self.conclude()
         else:
+            self._answer()
+
+    def _answer(self) -> None:
+        """Give the answer here; where it cannot be published, it is given all the same, and says so."""
+        try:
             self.report = finalise(self.run, self.flight, [], self.tools)
+        except FlightsError as error:
+            report = derive_report(self.run, self.flight, self.tools.stores, self.tools.limits)
+            self.report = report.model_copy(update={"error": Problem.of(error)})
 
     def _lost(self) -> list[Tile]:
         """The tiles of this run that have neither a current product nor a recorded failure."""

@@ -4,7 +4,7 @@ import os
 
 from flights.errors import Code, ManifestRefused, Refused
 from flights.manifest import Flight, folder_of, parse_manifest
-from flights.store import Stores
+from flights.store import SIDECARS, Stores
 
 
 def load_flight(stores: Stores, uri: str) -> Flight:
@@ -18,7 +18,7 @@ def load_flight(stores: Stores, uri: str) -> Flight:
         if raw is None:
             raise ManifestRefused(Code.MANIFEST_MISSING, "does not exist")
         flight = parse_manifest(raw, folder_of(where))
-        check_places(stores, flight)
+        check_places(stores, flight, where)
     except ManifestRefused as refused:
         raise ManifestRefused(refused.code, f"{uri}: {refused}", refused.flight_id) from refused
     except Refused as refused:
@@ -26,16 +26,19 @@ def load_flight(stores: Stores, uri: str) -> Flight:
     return flight
 
 
-def check_places(stores: Stores, flight: Flight) -> None:
+def check_places(stores: Stores, flight: Flight, manifest_uri: str = "") -> None:
     """Refuse a flight in which two things would be written to one object, or one over a source.
 
     The store says whether two URIs are one object: local paths resolved and links followed, S3 keys as they are.
     """
     sources = {
-        stores.canonical(uri): f"tile {tile.tile_id!r}'s source"
+        stores.canonical(uri + suffix): f"tile {tile.tile_id!r}'s source" + (f" ({suffix})" if suffix else "")
         for tile in flight.tiles
         for uri in tile.sources.values()
+        for suffix in ("", *SIDECARS)
     }
+    if manifest_uri:
+        sources[stores.canonical(manifest_uri)] = "the manifest"
     taken = {
         stores.canonical(flight.report_uri): "the flight's report",
         stores.canonical(flight.mosaic_uri): "the flight's mosaic",

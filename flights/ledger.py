@@ -141,10 +141,10 @@ class Ledger:
             self._redis.delete(_key("deliveries", run_id, name))
 
     @contextlib.contextmanager
-    def claim(self, run_id: str, name: str, lease_s: int) -> Iterator[bool]:
+    def claim(self, name: str, lease_s: int, run_id: str | None = None) -> Iterator[bool]:
         """Hold the claim on a piece of work, renewed while the block runs; False where somebody else holds it.
 
-        A holder that is killed holds it for a lease longer. `run_id` is kept alive beside it.
+        A holder that is killed holds it for a lease longer. The run is shown to be alive beside it.
         """
         key, token, done = _key("claim", name), uuid.uuid4().hex, threading.Event()
         taken = True
@@ -163,13 +163,15 @@ class Ledger:
             with _tolerated("release a claim"):
                 self._release(keys=[key], args=[token])
 
-    def _keep(self, run_id: str, key: str, token: str, lease_s: int, done: threading.Event) -> None:
+    def _keep(self, run_id: str | None, key: str, token: str, lease_s: int, done: threading.Event) -> None:
         while not done.wait(lease_s / 3):
             with _tolerated("renew a claim"):
                 self._renew(keys=[key], args=[token, lease_s * 1000])
             self._beat(run_id, lease_s)
 
-    def _beat(self, run_id: str, lease_s: int) -> None:
+    def _beat(self, run_id: str | None, lease_s: int) -> None:
+        if run_id is None:
+            return
         with _tolerated("show that a run is alive"):
             self._redis.set(_key("beat", run_id), 1, ex=lease_s)
 

@@ -79,9 +79,11 @@ def _as_stored(fill: float, dtype: np.dtype[Any]) -> tuple[Any, ...]:
         # Beyond the dtype writers clamp a fill to the dtype's end.
         return (dtype.type(min(max(fill, -end), end) if np.isfinite(fill) else fill),)
     info = np.iinfo(dtype)
+    if fill == float(info.max):  # of 64 bits the double is one above what the band can hold
+        return (dtype.type(info.max),)
     if not np.isfinite(fill) or fill != int(fill) or not info.min <= fill <= info.max:
         return ()
-    return (np.array(int(fill)).astype(dtype)[()],)
+    return (dtype.type(int(fill)),)
 
 
 def calibration(

@@ -6,12 +6,14 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from flights.errors import Code, Refused
+from flights.manifest import Uri
 
 
 def _state_home() -> Path:
@@ -22,6 +24,21 @@ def _usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _broker_url(value: object) -> object:
+    """Without the value in its messages: it may hold a password."""
+    try:
+        parts = urlsplit(str(value))
+        sound = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError("is not redis://[:PASSWORD@]HOST[:PORT]/DB, nor rediss:// (TLS)")
+    return value
+
+
+BrokerUrl = Annotated[str, BeforeValidator(_broker_url)]
+
+
 class Settings(BaseSettings):
     """Every knob; names in the environment are `FLIGHTS_` + the field in capitals unless said otherwise."""
 
@@ -29,14 +46,14 @@ class Settings(BaseSettings):
         env_prefix="FLIGHTS_", frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True
     )
 
-    broker_url: str | None = Field(default=None, validation_alias="CELERY_BROKER_URL")
+    broker_url: BrokerUrl | None = Field(default=None, validation_alias="CELERY_BROKER_URL")
     """`CELERY_BROKER_URL`: the fleet's Redis. None: the embedded default."""
-    result_backend: str | None = Field(default=None, validation_alias="CELERY_RESULT_BACKEND")
+    result_backend: BrokerUrl | None = Field(default=None, validation_alias="CELERY_RESULT_BACKEND")
     """`CELERY_RESULT_BACKEND`: where chord parts are counted; the broker when not set."""
 
     state_dir: Path = Field(default_factory=_state_home)
     """The embedded server, scratch space and, by default, run records."""
-    runs_uri: str = ""
+    runs_uri: Uri | Literal[""] = ""
     """Where run records live: a folder or an s3:// prefix. Default: `runs` in the state folder."""
     scratch_dir: Path | None = None
     """Where sources are mirrored and products are made. Default: `scratch` in the state folder."""

@@ -61,6 +61,8 @@ class Seen:
     fingerprint: str | None
     # of the product that the source would give now
     published: Published | None
+    product_error: Refused | None = None
+    # what keeps a product from lying there
 
     def current(self, run: Run | None = None) -> Product | None:
         """The product, where it is the one that the source gives now (and, in a run that overwrites, of that run)."""
@@ -89,8 +91,11 @@ def look_at_source(stores: Stores, tile: Tile) -> Source:
 
 
 def look_at_product(stores: Stores, uri: str) -> Published | None:
-    """What lies at a destination, None where nothing does."""
-    stat = stores.stat(uri)
+    """What lies at a destination, None where nothing does; Refused where no product can lie there."""
+    try:
+        stat = stores.stat(uri)
+    except Refused as refused:
+        raise Refused(Code.DESTINATION_REFUSED, f"the destination cannot be used: {refused}") from refused
     if stat is None:
         return None
     text = stat.metadata.get(PRODUCT_METADATA) or (None if uri.startswith("s3://") else read_product_tag(uri))
@@ -102,12 +107,16 @@ def look_at_product(stores: Stores, uri: str) -> Published | None:
 
 def look(stores: Stores, flight: Flight, tile: Tile) -> Seen:
     """One tile as storage shows it now."""
-    published = look_at_product(stores, tile.dst_uri)
+    published = product_error = None
+    try:
+        published = look_at_product(stores, tile.dst_uri)
+    except Refused as refused:
+        product_error = refused
     try:
         source = look_at_source(stores, tile)
     except Refused as refused:
-        return Seen(tile, None, refused, None, published)
-    return Seen(tile, source, None, tile_fingerprint(flight, tile, source.identity), published)
+        return Seen(tile, None, refused, None, published, product_error)
+    return Seen(tile, source, None, tile_fingerprint(flight, tile, source.identity), published, product_error)
 
 
 def survey(stores: Stores, flight: Flight, tiles: Iterable[Tile] | None = None) -> list[Seen]:

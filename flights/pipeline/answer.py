@@ -7,6 +7,7 @@ import numpy
 import rasterio
 
 from flights import __version__
+from flights.errors import Refused
 from flights.fingerprint import ALGORITHM, mosaic_fingerprint
 from flights.manifest import Flight
 from flights.pipeline.tile import describe
@@ -67,7 +68,10 @@ def derive_report(
 
 def _standing_composite(run: Run, flight: Flight, report: FlightReport, stores: Stores) -> dict[str, object]:
     """The mosaic that lies in storage, where it is of just these tiles; else what the run said of it."""
-    there = look_at_product(stores, flight.mosaic_uri)
+    try:
+        there = look_at_product(stores, flight.mosaic_uri)
+    except Refused:  # the composite will meet it too, and say it
+        there = None
     product = there.product if there else None
     wanted = mosaic_fingerprint(flight, composited(report), report.complete)
     if product and product.fingerprint == wanted:
@@ -121,16 +125,15 @@ def _assess_tile(run: Run, seen: Seen, told: TileOutcome | None, stores: Stores,
     tile = seen.tile
     product = seen.current(run)
     if product and seen.source and seen.published:
-        cached = told.cached if told else product.run_id != run.run_id
-        found = describe(tile, seen.source, seen.published, product, limits, cached=cached)
+        found = describe(tile, seen.source, seen.published, product, limits, cached=product.run_id != run.run_id)
         return found.model_copy(update={"attempts": told.attempts, "seconds": told.seconds}) if told else found
     if told and told.state is TileState.FAILED:
         return told
     recorded = load_failure(stores, run, tile.tile_id)
     if recorded:
         return recorded
-    if seen.source_error:
-        return failed(tile.tile_id, tile.dst_uri, seen.source_error)
+    if error := seen.source_error or seen.product_error:
+        return failed(tile.tile_id, tile.dst_uri, error)
     there = "a product of another source or other parameters lies" if seen.published else "there is no product"
     return missing(tile.tile_id, tile.dst_uri, f"{there} at {tile.dst_uri}, and no worker reported a failure")
 

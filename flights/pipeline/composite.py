@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from flights.errors import Code, FlightsError, Refused, Transient
+from flights.errors import Code, FlightsError, Refused
 from flights.fingerprint import mosaic_fingerprint
 from flights.manifest import Flight, Tile
 from flights.pipeline.answer import composited, mosaic_of
@@ -13,7 +13,7 @@ from flights.raster.cog import CogWriter
 from flights.raster.mosaic import Piece, lay_out, write_mosaic
 from flights.report import FlightReport, Mosaic, Problem, Product, TileState
 from flights.runs import Run, load_report, load_run, save_report
-from flights.store import Stores
+from flights.store import Stat, Stores
 from flights.survey import PRODUCT_METADATA, look_at_product
 
 
@@ -57,8 +57,8 @@ def _make_mosaic(run: Run, flight: Flight, report: FlightReport, tools: Tools) -
     if made and made.fingerprint == fingerprint and (made.run_id == run.run_id or not run.overwrite):
         return mosaic_of(uri, made, report, cached=True)
     with scratch_folder(tools.settings) as scratch:
-        pieces = [_piece(stores, tile, scratch / f"tile{i}.tif") for i, tile in enumerate(tiles)]
-        layout = lay_out(pieces)
+        pieces = [_piece(stores, t, present[t.tile_id], scratch / f"tile{i}.tif") for i, t in enumerate(tiles)]
+        layout = lay_out([piece for piece, _ in pieces], codes[0])
         with CogWriter(scratch, layout.grid, flight.index.upper(), tools.settings.cog_compress) as writer:
             write_mosaic(layout, writer, tools.settings.window_bytes)
             product = Product(
@@ -66,17 +66,35 @@ def _make_mosaic(run: Run, flight: Flight, report: FlightReport, tools: Tools) -
             )
             tags = product_tags(flight, "mosaic", product) | _completeness(report)
             path = writer.finish(tags, product.stats)
+        for tile, (_, stat) in zip(tiles, pieces, strict=True):
+            if not tile.dst_uri.startswith("s3://"):  # S3 reads are pinned, a local file is read where it lies
+                _check_unchanged(stores, tile, stat)
         metadata = {PRODUCT_METADATA: product.model_dump_json()}
         stores.publish(path, uri, before.stat if before else None, metadata)
     return mosaic_of(uri, product, report, cached=False)
 
 
-def _piece(stores: Stores, tile: Tile, path: Path) -> Piece:
-    stat = stores.stat(tile.dst_uri)
-    if stat is None:
-        raise Transient(Code.MISSING, f"the product of tile {tile.tile_id} vanished from {tile.dst_uri}")
-    stores.fetch(tile.dst_uri, path, stat)
-    return Piece(tile.tile_id, path)
+def _piece(stores: Stores, tile: Tile, fingerprint: str, path: Path) -> tuple[Piece, Stat]:
+    """A tile's product as a local file; Refused where it is not the one that the report tells of."""
+    there = look_at_product(stores, tile.dst_uri)
+    if there is None or there.product is None or there.product.fingerprint != fingerprint:
+        raise _changed(tile)
+    stores.fetch(tile.dst_uri, path, there.stat)
+    return Piece(tile.tile_id, path), there.stat
+
+
+def _check_unchanged(stores: Stores, tile: Tile, stat: Stat) -> None:
+    now = stores.stat(tile.dst_uri)
+    if now is None or now.identity != stat.identity:
+        raise _changed(tile)
+
+
+def _changed(tile: Tile) -> Refused:
+    return Refused(
+        Code.PRODUCT_INVALID,
+        f"the product of tile {tile.tile_id} at {tile.dst_uri} is no longer the one that was reported; "
+        "run the flight again",
+    )
 
 
 def _completeness(report: FlightReport) -> dict[str, str]:

@@ -60,8 +60,7 @@ def _make_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
     fingerprint = tile_fingerprint(flight, tile, source.identity)
     before = look_at_product(stores, tile.dst_uri)
     if before and (product := Seen(tile, source, None, fingerprint, before).current(run)):
-        cached = product.run_id != run.run_id or not run.overwrite
-        return describe(tile, source, before, product, tools.limits, cached=cached)
+        return describe(tile, source, before, product, tools.limits, cached=product.run_id != run.run_id)
     with scratch_folder(tools.settings) as scratch:
         path, product = _compute(flight, tile, source, fingerprint, run.run_id, scratch, tools)
         if look_at_source(stores, tile).identity != source.identity:
@@ -107,9 +106,9 @@ def _compute(
 
 
 def _check_reflectance(index: Index, raster: TileSource, tile: Tile) -> None:
-    """Refuse pixels on an unknown scale where the formula has a constant in units of reflectance."""
+    """Refuse pixels on an unknown scale beside known ones, or where the formula has a constant of reflectance."""
     unknown = [role for role, band in raster.bands.items() if not band.calibration.is_known]
-    if index.needs_reflectance and unknown:
+    if unknown and (index.needs_reflectance or len(unknown) < len(raster.bands)):
         raise Refused(
             Code.SCALE_UNKNOWN,
             f"{_named(tile)}: {index.name} needs reflectance, and nothing says what scale the pixels of "

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import tenacity
 
-from flights.errors import Transient
+from flights.errors import Code, Transient, of_os_error
 from flights.ledger import Ledger
 from flights.quality import Limits
 from flights.settings import Settings
@@ -52,8 +52,11 @@ def retried(work: Callable[[], T], attempts: int) -> T:
 @contextmanager
 def scratch_folder(settings: Settings) -> Iterator[Path]:
     """A folder of one's own for one piece of work, gone afterwards."""
-    settings.scratch.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="work-", dir=settings.scratch))
+    try:
+        settings.scratch.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="work-", dir=settings.scratch))
+    except OSError as error:
+        raise of_os_error(error, str(settings.scratch), Code.DISK_FULL) from error
     try:
         yield folder
     finally:

@@ -1,11 +1,15 @@
 """Compositing tiles into one COG: one grid, bounded memory, a valid pixel never hidden by another tile's nodata."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import rasterio
+from rasterio.crs import CRS
+from rasterio.errors import RasterioError
 from rasterio.transform import Affine
 
 from flights import crs
@@ -18,8 +22,9 @@ from flights.windows import Window, strips
 _BYTES_PER_PIXEL = 16
 # Pixel sizes that differ by less, over the whole tile, are one pixel size.
 _SAME_SIZE_PX = 0.01
-# A mosaic with more empty ground than this, in pixels of its tiles, is a mistake of place rather than a flight.
-_MAX_EMPTINESS = 100
+# A mosaic of more pixels than its tiles' times this is a mistake of place rather than a flight. (Of n tiles in a
+# diagonal row the mosaic is n times their pixels.)
+_MAX_EMPTINESS, _MAX_EMPTINESS_PER_TILE = 100, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Piece:
 class Placed:
     """A tile at its place on the mosaic's grid, in whole pixels."""
 
-    path: Path
+    piece: Piece
     row_off: int
     col_off: int
     height: int
@@ -52,26 +57,32 @@ class Layout:
     # how far a tile's own grid lies from the mosaic's, the larger of both axes
 
 
-def lay_out(pieces: Sequence[Piece]) -> Layout:
-    """Where every tile falls on the grid of the first; Refused where they do not share CRS, pixel size and north."""
+def lay_out(pieces: Sequence[Piece], epsg: int) -> Layout:
+    """Where every tile falls on the grid of the first; Refused where they do not share CRS, pixel size and north.
+
+    The mosaic's CRS is the EPSG code that the tiles were declared in: each has been held to it, in whatever words.
+    """
     with gdal():
         grids = [(piece, _grid_of(piece)) for piece in pieces]
     reference = grids[0][1]
     for piece, grid in grids:
-        _check_fits(piece, grid, pieces[0], reference)
+        _check_fits(piece, grid, pieces[0], reference, epsg)
     offsets = [~reference.transform * (g.transform.c, g.transform.f) for _, g in grids]
+    for (piece, _), offset in zip(grids, offsets, strict=True):
+        _check_shift(piece, pieces[0], offset)
     cols, rows = [round(x) for x, _ in offsets], [round(y) for _, y in offsets]
-    shift = max(max(abs(x - round(x)), abs(y - round(y))) for x, y in offsets)
+    shift = max(_shift(offset) for offset in offsets)
     left, top = min(cols), min(rows)
     width = max(c + g.width for c, (_, g) in zip(cols, grids, strict=True)) - left
     height = max(r + g.height for r, (_, g) in zip(rows, grids, strict=True)) - top
-    _check_extent(width, height, sum(g.width * g.height for _, g in grids))
+    _check_extent(width, height, [g.width * g.height for _, g in grids])
     placed = tuple(
-        Placed(piece.path, row - top, col - left, grid.height, grid.width)
+        Placed(piece, row - top, col - left, grid.height, grid.width)
         for (piece, grid), row, col in zip(grids, rows, cols, strict=True)
     )
     transform = reference.transform * Affine.translation(left, top)
-    return Layout(Grid(height, width, transform, reference.crs), placed, shift if shift > 1e-3 else 0.0)
+    grid = Grid(height, width, transform, CRS.from_epsg(epsg))
+    return Layout(grid, placed, shift if shift > 1e-3 else 0.0)
 
 
 def write_mosaic(layout: Layout, writer: CogWriter, budget: int) -> None:
@@ -97,7 +108,7 @@ def _lay(tile: Placed, window: Window, values: np.ndarray[tuple[int, int], np.dt
     if row_start >= row_stop or col_start >= col_stop:
         return
     theirs = (row_start - tile.row_off, row_stop - tile.row_off), (col_start - tile.col_off, col_stop - tile.col_off)
-    with rasterio.open(tile.path, driver="GTiff") as dataset:
+    with _opened(tile.piece) as dataset:
         pixels = dataset.read(1, window=theirs)
     ours = values[
         row_start - window.row_off : row_stop - window.row_off, col_start - window.col_off : col_stop - window.col_off
@@ -105,24 +116,50 @@ def _lay(tile: Placed, window: Window, values: np.ndarray[tuple[int, int], np.dt
     np.copyto(ours, pixels, where=np.isnan(ours))
 
 
+@contextmanager
+def _opened(piece: Piece) -> Iterator[Any]:
+    """A tile's product; Refused where it cannot be read."""
+    try:
+        with rasterio.open(piece.path, driver="GTiff") as dataset:
+            yield dataset
+    except RasterioError as error:
+        message = f"the product of tile {piece.tile_id} cannot be read ({error}); run the flight with --overwrite"
+        raise Refused(Code.PRODUCT_INVALID, message) from error
+
+
 def _grid_of(piece: Piece) -> Grid:
-    with rasterio.open(piece.path, driver="GTiff") as dataset:
+    with _opened(piece) as dataset:
         return Grid(dataset.height, dataset.width, dataset.transform, dataset.crs)
 
 
-def _check_fits(piece: Piece, grid: Grid, first: Piece, reference: Grid) -> None:
+def _shift(offset: tuple[float, float]) -> float:
+    """How far a place lies from whole pixels, the larger of both axes."""
+    return max(abs(value - round(value)) for value in offset)
+
+
+def _check_shift(piece: Piece, first: Piece, offset: tuple[float, float]) -> None:
+    """Refuse what lies half a pixel off: which way it goes would be chance, and touching tiles might go two ways."""
+    if _shift(offset) > 0.5 - _SAME_SIZE_PX:
+        raise Refused(
+            Code.MOSAIC_REFUSED,
+            f"tile {piece.tile_id} lies half a pixel off the grid of tile {first.tile_id} (a mix of pixel-is-point and "
+            "pixel-is-area?): it would have to be resampled; warp it first",
+        )
+
+
+def _check_fits(piece: Piece, grid: Grid, first: Piece, reference: Grid, epsg: int) -> None:
     pair = f"tile {piece.tile_id} and tile {first.tile_id}"
     mine, theirs = grid.transform, reference.transform
-    if mine.b or mine.d:
+    turned = max(abs(mine.b * grid.height / mine.a), abs(mine.d * grid.width / mine.e)) if mine.a and mine.e else 1.0
+    if turned > _SAME_SIZE_PX:
         raise Refused(
             Code.MOSAIC_REFUSED,
             f"tile {piece.tile_id} is rotated (its transform is not north-up): it would have to be resampled; "
             "warp it first",
         )
-    if not crs.is_same(grid.crs.to_wkt(), reference.crs.to_wkt()):
+    if not crs.is_epsg(grid.crs.to_wkt(), epsg):
         raise Refused(
-            Code.MOSAIC_REFUSED,
-            f"{pair} differ in CRS: {crs.name_of(grid.crs.to_wkt())}, {crs.name_of(reference.crs.to_wkt())}",
+            Code.MOSAIC_REFUSED, f"tile {piece.tile_id} is in {crs.name_of(grid.crs.to_wkt())}, not in EPSG:{epsg}"
         )
     drift = max(abs(mine.a / theirs.a - 1) * grid.width, abs(mine.e / theirs.e - 1) * grid.height)
     if drift > _SAME_SIZE_PX:
@@ -133,8 +170,9 @@ def _check_fits(piece: Piece, grid: Grid, first: Piece, reference: Grid) -> None
         )
 
 
-def _check_extent(width: int, height: int, tile_pixels: int) -> None:
-    if width * height > _MAX_EMPTINESS * tile_pixels:
+def _check_extent(width: int, height: int, tile_sizes: Sequence[int]) -> None:
+    tile_pixels = sum(tile_sizes)
+    if width * height > max(_MAX_EMPTINESS, _MAX_EMPTINESS_PER_TILE * len(tile_sizes)) * tile_pixels:
         raise Refused(
             Code.MOSAIC_REFUSED,
             f"the tiles lie so far apart that the mosaic's size would be {width} x {height} pixels, "

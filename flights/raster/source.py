@@ -1,6 +1,9 @@
 """Reading a tile: its header checked before anything is allocated, its bands read window by window."""
 
+import math
+import os
 import re
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -57,8 +60,8 @@ class SourceBand:
     dataset: Any
     facts: BandFacts
     calibration: Calibration
-    has_mask: bool
-    # an internal mask or a .msk beside it
+    mask_of: int | None
+    # the band whose mask (inside the file, or a .msk beside it) is this one's; all bands may share one
     alpha: int | None
 
 
@@ -117,8 +120,8 @@ class TileSource:
             pixels |= {role: values for (role, _), values in zip(group, stack, strict=False)}
             if band.alpha:
                 shown &= stack[-1] > 0
-            if band.has_mask:
-                shown &= band.dataset.read_masks(band.facts.index, window=window.slices) > 0
+            for index in {b.mask_of for _, b in group if b.mask_of}:
+                shown &= band.dataset.read_masks(index, window=window.slices) > 0
         if self._mask:
             shown &= ~self._mask.removed(window)
         shown &= ~both_zero(pixels)
@@ -184,6 +187,7 @@ def _open(path: Path, name: str) -> Any:
         raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is empty (0 bytes)")
     if driver is None:
         raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is not a GeoTIFF: it starts with {start!r}")
+    _check_sidecars(path, name)
     try:
         return rasterio.open(path, driver=driver)
     except RasterioIOError as error:
@@ -191,6 +195,26 @@ def _open(path: Path, name: str) -> Any:
         raise Refused(
             Code.SOURCE_CORRUPT, f"{name}: corrupt, a {driver} file that cannot be opened ({detail})"
         ) from error
+
+
+def _check_sidecars(path: Path, name: str) -> None:
+    """Refuse a sidecar that GDAL would pass over in silence: what it says is not known, so what is valid is not."""
+    mask, metadata = path.with_name(f"{path.name}.msk"), path.with_name(f"{path.name}.aux.xml")
+    if metadata.exists():
+        try:
+            ElementTree.fromstring(metadata.read_bytes())
+        except ElementTree.ParseError as error:
+            raise Refused(Code.SOURCE_CORRUPT, f"{name}.aux.xml beside it is corrupt, no XML ({error})") from error
+    if mask.exists():
+        try:
+            with rasterio.open(mask, driver="GTiff") as there, rasterio.open(path) as raster:
+                shapes = there.shape, raster.shape
+        except RasterioIOError as error:
+            detail = str(error).replace(str(mask), mask.name)
+            raise Refused(Code.SOURCE_CORRUPT, f"{name}.msk beside it is corrupt, no mask ({detail})") from error
+        if shapes[0] != shapes[1]:
+            message = f"{name}.msk is {shapes[0]} pixels, the raster beside it {shapes[1]}: not its mask, or corrupt"
+            raise Refused(Code.SOURCE_CORRUPT, message)
 
 
 def _check_header(dataset: Any, name: str, spec: TileSpec) -> None:
@@ -233,14 +257,25 @@ def _check_place(dataset: Any, name: str, epsg: int) -> None:
         raise Refused(
             Code.CRS_MISMATCH, f"{name} is in {crs.name_of(wkt)}, the manifest says EPSG:{epsg}; one of them is wrong"
         )
-    if dataset.transform == Affine.identity():
+    transform = dataset.transform
+    size = transform.determinant  # 0 where pixels have no area
+    if transform == Affine.identity() or not math.isfinite(size) or size == 0:
         raise Refused(
-            Code.GEOREF_MISSING, f"{name} has a CRS but no transform (georeference): its pixels have no place"
+            Code.GEOREF_MISSING,
+            f"{name} has a CRS but no transform (georeference) to go with it: {tuple(transform)[:6]} "
+            "gives its pixels no place",
         )
 
 
+def _is_same_grid(first: Affine, other: Affine, width: int, height: int) -> bool:
+    """Whether two transforms put the corners of a raster at the same places, to a hundredth of a pixel."""
+    corners = ((0, 0), (width, 0), (0, height))
+    moved = [(~first * (other * corner), corner) for corner in corners]
+    return all(abs(x - col) < 0.01 and abs(y - row) < 0.01 for (x, y), (col, row) in moved)
+
+
 def _check_same_grid(first: Any, other: Any, name: str) -> None:
-    same = first.shape == other.shape and first.transform.almost_equals(other.transform, precision=1e-6)
+    same = first.shape == other.shape and _is_same_grid(first.transform, other.transform, first.width, first.height)
     if not same or not crs.is_same(first.crs.to_wkt(), other.crs.to_wkt()):
         raise Refused(
             Code.GRID_MISMATCH,
@@ -259,7 +294,8 @@ def _mask_of(opened: Mapping[str, Any], spec: TileSpec) -> _Mask | None:
     first = next(d for role, d in opened.items() if role != MASK)
     factor = max(1, round(dataset.transform.a / first.transform.a))
     fits = dataset.shape == (-(-first.height // factor), -(-first.width // factor))
-    if not fits or not dataset.transform.almost_equals(first.transform * Affine.scale(factor), precision=1e-6):
+    coarser = first.transform * Affine.scale(factor)
+    if not fits or not _is_same_grid(coarser, dataset.transform, dataset.width, dataset.height):
         raise Refused(
             Code.GRID_MISMATCH,
             f"{spec.names[MASK]} is {dataset.width} x {dataset.height} at {tuple(dataset.transform)[:6]}; a mask must "
@@ -342,11 +378,27 @@ def _bands_of_many(files: Mapping[str, Any], spec: TileSpec) -> dict[str, Source
 def _check_distinct(bands: Mapping[str, SourceBand], spec: TileSpec) -> None:
     taken: dict[tuple[str, int], str] = {}
     for role, band in bands.items():
-        place = (spec.names[role], band.facts.index)
+        # A local source is a link, so that two spellings of one file meet here; an S3 object has one spelling.
+        file = os.path.realpath(band.dataset.name) if os.path.islink(band.dataset.name) else spec.names[role]
+        place = (file, band.facts.index)
         if place in taken:
-            message = f"{place[0]}: {taken[place]} and {role} are both taken from band {place[1]}"
+            first = f"{spec.names[taken[place]]} ({taken[place]})"
+            message = (
+                f"{first} and {spec.names[role]} ({role}) are one file: {taken[place]} and {role} would both be taken "
+                f"from band {place[1]} of it"
+            )
             raise Refused(Code.BAND_CONTRADICTION, message)
         taken[place] = role
+
+
+def _mask_source(flags: Sequence[MaskFlags], fact: BandFacts) -> int | None:
+    """The band whose GDAL mask says more of a band than its nodata value and an alpha band do, which are read here."""
+    if MaskFlags.all_valid in flags or MaskFlags.alpha in flags:
+        return None
+    if MaskFlags.per_dataset in flags:
+        return 1  # one mask for all bands
+    # Without any flag the mask is the band's own; a nodata value that no double holds (int64) is GDAL's alone to know.
+    return None if MaskFlags.nodata in flags and fact.nodata is not None else fact.index
 
 
 def _band(dataset: Any, chosen: Mapping[str, int], role: str, facts: Sequence[BandFacts], spec: TileSpec) -> SourceBand:
@@ -359,6 +411,6 @@ def _band(dataset: Any, chosen: Mapping[str, int], role: str, facts: Sequence[Ba
         dataset=dataset,
         facts=fact,
         calibration=calibration(fact, spec.profile, *declared, spec.rule.declared("nodata", role)),
-        has_mask=MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags,
+        mask_of=_mask_source(flags, fact),
         alpha=alphas[0] if alphas else None,
     )

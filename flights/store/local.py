@@ -1,6 +1,6 @@
 """Objects on local disk."""
 
-import errno
+import contextlib
 import os
 import shutil
 import stat as modes
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from flights.errors import Code, FlightsError, PublishConflict, Refused, SourceChanged, Transient
+from flights.errors import Code, PublishConflict, Refused, SourceChanged, of_os_error
 from flights.store import SIDECARS, Stat
 
 
@@ -37,8 +37,9 @@ class LocalStore:
         now = self.stat(uri)
         if now is None or now.identity != pinned.identity:
             raise SourceChanged(f"{uri} was replaced while the tile was being made")
-        path.unlink(missing_ok=True)
-        path.symlink_to(os.path.realpath(uri))
+        with _named(str(path), Code.DISK_FULL):
+            path.unlink(missing_ok=True)
+            path.symlink_to(os.path.realpath(uri))
 
     def publish(self, path: Path, uri: str, replaces: Stat | None, metadata: Mapping[str, str]) -> Stat:
         del metadata  # a local file has none; products carry the same in their tags
@@ -70,12 +71,13 @@ class LocalStore:
             part.unlink(missing_ok=True)
 
     def delete(self, uri: str) -> None:
-        with _named(uri, Code.DESTINATION_REFUSED):
+        with _named(uri, Code.DESTINATION_REFUSED), contextlib.suppress(NotADirectoryError):
             Path(uri).unlink(missing_ok=True)
 
     def list(self, folder: str) -> Iterator[str]:
         if os.path.isdir(folder):
-            yield from sorted(entry.path for entry in os.scandir(folder) if entry.is_file())
+            names = (e for e in os.scandir(folder) if e.is_file() and not e.name.startswith("."))
+            yield from sorted(entry.path for entry in names)  # a hidden one is what a killed writer left
 
     def _replace(self, path: Path, uri: str) -> None:
         """One rename onto the final name, of bytes that are on disk; from another file system by way of a copy."""
@@ -99,7 +101,8 @@ class LocalStore:
 def _part(uri: str) -> Path:
     """A hidden name in the destination's own folder, so that the last step is a rename."""
     final = Path(uri)
-    return final.with_name(f".{final.name[:100]}.{uuid.uuid4().hex[:12]}.part")
+    start = final.name.encode()[:100].decode("utf-8", "ignore")  # a name has room for 255 bytes
+    return final.with_name(f".{start}.{uuid.uuid4().hex[:12]}.part")
 
 
 def _fsync(path: Path) -> None:
@@ -116,12 +119,4 @@ def _named(uri: str, code: Code) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _classified(error, uri, code) from error
-
-
-def _classified(error: OSError, uri: str, code: Code) -> FlightsError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Transient(Code.DISK_FULL, f"{uri}: no space left on its disk")
-    if error.errno in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EMFILE, errno.ENFILE):
-        return Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {error.strerror}")
-    return Refused(code, f"{uri}: {error.strerror}")
+        raise of_os_error(error, uri, code) from error

@@ -1,6 +1,8 @@
 """Objects on S3 and what speaks its protocol."""
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +20,16 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
-from flights.errors import Code, FlightsError, PublishConflict, Refused, SourceChanged, Transient, Unreachable
+from flights.errors import (
+    Code,
+    FlightsError,
+    PublishConflict,
+    Refused,
+    SourceChanged,
+    Transient,
+    Unreachable,
+    of_os_error,
+)
 from flights.store import SIDECARS, Stat
 
 CHUNK_BYTES = 2**20
@@ -28,7 +39,17 @@ PART_BYTES = 64 * 2**20
 T = TypeVar("T")
 
 # What S3 calls a fault of the moment besides 429 and 5xx.
-_TRANSIENT_CODES = {"RequestTimeout", "RequestTimeTooSkewed", "SlowDown", "Throttling", "ThrottlingException"}
+_TRANSIENT_CODES = {
+    "RequestTimeout",
+    "RequestTimeTooSkewed",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "IncompleteBody",  # what arrived is not what was sent
+    "BadDigest",
+    "XAmzContentChecksumMismatch",
+    "XAmzContentSHA256Mismatch",
+}
 
 
 class S3Store:
@@ -37,13 +58,15 @@ class S3Store:
     def __init__(self) -> None:
         self._client: Any = None
         self._pid = 0
+        self._making = threading.Lock()
 
     @property
     def client(self) -> Any:
-        """The boto3 client of this process."""
-        if self._client is None or self._pid != os.getpid():
-            self._client, self._pid = _make_client(), os.getpid()
-        return self._client
+        """The boto3 client of this process; its threads share it."""
+        with self._making:
+            if self._client is None or self._pid != os.getpid():
+                self._client, self._pid = _make_client(), os.getpid()
+            return self._client
 
     def canonical(self, uri: str) -> str:
         return uri
@@ -102,7 +125,14 @@ class S3Store:
             with path.open("wb") as out:
                 return sum(out.write(chunk) for chunk in body.iter_chunks(CHUNK_BYTES))
 
-        written = self._call(uri, copy)
+        try:
+            written = self._call(uri, copy)
+        except OSError as error:
+            raise of_os_error(error, str(path), Code.DISK_FULL) from error
+        except Refused as refused:
+            if refused.code is Code.SOURCE_MISSING and "NoSuchBucket" not in str(refused):
+                raise SourceChanged(f"{uri} was removed while the tile was being made") from refused
+            raise
         if written != pinned.size:
             raise Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {written} bytes came of {pinned.size}")
 
@@ -139,7 +169,8 @@ class S3Store:
             done = self.client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}, **condition)
             return str(done["ETag"])
         except BaseException:
-            self.client.abort_multipart_upload(**upload)
+            with contextlib.suppress(ClientError, BotoCoreError):  # the first error is the one to tell
+                self.client.abort_multipart_upload(**upload)
             raise
 
     def read(self, uri: str) -> bytes | None:
@@ -158,9 +189,14 @@ class S3Store:
 
     def list(self, folder: str) -> Iterator[str]:
         bucket, prefix = _split(folder.rstrip("/") + "/")
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, Delimiter="/")
-        for page in self._call(folder + "/", lambda b, k: list(pages)):
-            yield from (f"s3://{bucket}/{item['Key']}" for item in page.get("Contents", ()))
+
+        def pages(_bucket: str, _key: str) -> list[Any]:
+            paginator = self.client.get_paginator("list_objects_v2")
+            return list(paginator.paginate(Bucket=bucket, Prefix=prefix, Delimiter="/"))
+
+        for page in self._call(folder + "/", pages):
+            keys = (item["Key"] for item in page.get("Contents", ()))
+            yield from (f"s3://{bucket}/{key}" for key in keys if not key.endswith("/"))
 
     def _call(self, uri: str, request: Callable[[str, str], T]) -> T:
         """Run one request; botocore's errors leave as ours, with the URI."""
@@ -168,6 +204,8 @@ class S3Store:
             return request(*_split(uri))
         except (ClientError, BotoCoreError) as error:
             raise classify(error, uri) from error
+        except ValueError as error:  # an endpoint that is no URL, a bucket name that cannot be one
+            raise Refused(Code.SETTINGS_INVALID, f"{uri}: {error}") from error
 
 
 def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
