@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.product
 	$(BIN)/python run_batch.py demo
 
+# Three at a time: they wait for processes more than they compute.
 test: $(VENV)/.development
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: format-check lint types test
 

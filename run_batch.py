@@ -212,18 +212,19 @@ def _run_flights(
 
 @contextlib.contextmanager
 def _hold(flight: Flight, tools: Tools, check: Any) -> Iterator[bool]:
-    """Hold a flight against a second run of it; False where another command is at it.
+    """Hold a flight against a second run of it; False where another command is at it, and renews its lease.
 
-    One that was killed holds its flight for a lease longer: that is waited for.
+    One that was killed renews nothing: its lease is waited for.
     """
-    name, until = f"flight {flight.flight_id}", time.monotonic() + FLIGHT_LEASE_S + 1
+    name, left_s = f"flight {flight.flight_id}", float("inf")
     while True:
         with tools.ledger.claim(name, FLIGHT_LEASE_S) as mine:
-            if mine or time.monotonic() > until:
+            before_s, left_s = left_s, tools.ledger.lease_left_s(name)
+            if mine or left_s > before_s:
                 yield mine
                 return
         check()
-        time.sleep(0.5)
+        time.sleep(0.25)
 
 
 def _busy(flight: Flight) -> FlightReport:

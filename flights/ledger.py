@@ -163,6 +163,12 @@ class Ledger:
             with _tolerated("release a claim"):
                 self._release(keys=[key], args=[token])
 
+    def lease_left_s(self, name: str) -> float:
+        """How long a claim holds unless it is renewed, in seconds; 0 where it is free."""
+        with _tolerated("look at a claim"):
+            return max(0.0, float(self._redis.pttl(_key("claim", name))) / 1000)
+        return 0.0
+
     def _keep(self, run_id: str | None, key: str, token: str, lease_s: int, done: threading.Event) -> None:
         while not done.wait(lease_s / 3):
             with _tolerated("renew a claim"):

@@ -67,7 +67,7 @@ def lay_out(pieces: Sequence[Piece], epsg: int) -> Layout:
     reference = grids[0][1]
     for piece, grid in grids:
         _check_fits(piece, grid, pieces[0], reference, epsg)
-    offsets = [~reference.transform * (g.transform.c, g.transform.f) for _, g in grids]
+    offsets = [~reference.transform @ (g.transform.c, g.transform.f) for _, g in grids]
     for (piece, _), offset in zip(grids, offsets, strict=True):
         _check_shift(piece, pieces[0], offset)
     cols, rows = [round(x) for x, _ in offsets], [round(y) for _, y in offsets]
@@ -80,7 +80,7 @@ def lay_out(pieces: Sequence[Piece], epsg: int) -> Layout:
         Placed(piece, row - top, col - left, grid.height, grid.width)
         for (piece, grid), row, col in zip(grids, rows, cols, strict=True)
     )
-    transform = reference.transform * Affine.translation(left, top)
+    transform = reference.transform @ Affine.translation(left, top)
     grid = Grid(height, width, transform, CRS.from_epsg(epsg))
     return Layout(grid, placed, shift if shift > 1e-3 else 0.0)
 

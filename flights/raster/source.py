@@ -270,7 +270,7 @@ def _check_place(dataset: Any, name: str, epsg: int) -> None:
 def _is_same_grid(first: Affine, other: Affine, width: int, height: int) -> bool:
     """Whether two transforms put the corners of a raster at the same places, to a hundredth of a pixel."""
     corners = ((0, 0), (width, 0), (0, height))
-    moved = [(~first * (other * corner), corner) for corner in corners]
+    moved = [(~first @ (other @ corner), corner) for corner in corners]
     return all(abs(x - col) < 0.01 and abs(y - row) < 0.01 for (x, y), (col, row) in moved)
 
 
@@ -294,7 +294,7 @@ def _mask_of(opened: Mapping[str, Any], spec: TileSpec) -> _Mask | None:
     first = next(d for role, d in opened.items() if role != MASK)
     factor = max(1, round(dataset.transform.a / first.transform.a))
     fits = dataset.shape == (-(-first.height // factor), -(-first.width // factor))
-    coarser = first.transform * Affine.scale(factor)
+    coarser = first.transform @ Affine.scale(factor)
     if not fits or not _is_same_grid(coarser, dataset.transform, dataset.width, dataset.height):
         raise Refused(
             Code.GRID_MISMATCH,
