@@ -81,6 +81,17 @@ def report(ctx: click.Context, flights: Sequence[str], as_json: bool) -> None:
 
 
 @cli.command()
+@click.pass_context
+def sweep(ctx: click.Context) -> None:
+    """End what is stuck: runs without progress, temporary files, unfinished uploads.
+
+    With a fleet, beat does this every minute. Without one nothing can be stuck but what a killed run left behind.
+    """
+    with _answering():
+        ctx.exit(_sweep())
+
+
+@cli.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with sources and scales.")
 def sensors(as_json: bool) -> None:
     """The known sensor profiles: their bands in file order."""
@@ -279,23 +290,17 @@ def _begin(
         started=now,
         overwrite=overwrite,
         composite=composite,  # type: ignore[arg-type]  # one of click's choices
+        queue=tasks.queue_of(flight, lane, settings),
+        tile_ids=tuple(t.tile_id for t in flight.tiles if t.tile_id in tile_ids) if tile_ids else None,
     )
-    wanted = [t for t in flight.tiles if not tile_ids or t.tile_id in tile_ids]
+    wanted = new_run.tiles_of(flight)
     todo = [s.tile for s in survey(tools.stores, flight, wanted) if s.plan(new_run) is not Plan.CURRENT]
     forget_failures(tools.stores, new_run, {t.tile_id for t in todo})
     save_run(tools.stores, new_run, flight)
     tools.ledger.start(new_run.run_id)
-    queue = tasks.queue_of(flight, lane, settings)
-    tasks.submit(new_run, flight, todo, queue, settings)
-    return Follower(
-        run=new_run,
-        flight=flight,
-        sent=todo,
-        tools=tools,
-        queued=lambda: tasks.queued(tools.ledger, queue) + tasks.queued(tools.ledger, tasks.EXPORTS),
-        resend=lambda tiles: tasks.resend(new_run, flight, tiles, queue, settings),
-        conclude=lambda: tasks.conclude(new_run),
-    )
+    post = tasks.Post(tools)
+    post.submit(new_run, flight, todo)
+    return Follower(run=new_run, flight=flight, sent=todo, tools=tools, courier=post)
 
 
 def _follow(followers: Sequence[Follower], check: Any, deadline: float) -> bool:
@@ -335,7 +340,39 @@ def _show_plans(
     return exit_status(list(refusals.values())) if not accepted else INCOMPLETE if refusals else 0
 
 
-# ---------------------------------------------------------------- report and demo
+# ---------------------------------------------------------------- sweep, report and demo
+
+
+def _sweep() -> int:
+    from flights import mend
+    from flights.settings import load_settings
+
+    settings = load_settings()
+    with _fleet(settings) as (tools, check):
+        import tasks
+
+        mended = mend.sweep(tools, tasks.Post(tools))
+        for done in mended:
+            click.echo(f"{done.flight_id}  {done.deed}")
+        if settings.embedded:
+            _await_answers([done.flight_id for done in mended], tools, check)
+        removed = mend.clean(tools)
+    click.echo(f"{len(mended)} runs were stuck; {removed} temporary files and unfinished uploads removed")
+    return 0
+
+
+def _await_answers(flight_ids: Sequence[str], tools: Tools, check: Any) -> None:
+    """Without a fleet the workers end with this command: wait for what has been sent."""
+    import tasks
+    from flights.follow import Follower
+    from flights.runs import load_run, record_uri
+
+    followers = []
+    for flight_id in flight_ids:
+        last, flight = load_run(tools.stores, record_uri(tools.settings.runs, flight_id))
+        sent = last.tiles_of(flight)
+        followers.append(Follower(run=last, flight=flight, sent=sent, tools=tools, courier=tasks.Post(tools)))
+    _follow(followers, check, float("inf"))
 
 
 def _report(names: Sequence[str], as_json: bool) -> int:

@@ -15,15 +15,18 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
+import redis
 from celery import Celery, Task, chord, group
 from celery.signals import worker_process_init
+from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
-from flights import embedded
-from flights.errors import Code, FlightsError, Refused, Transient
+from fleet import EXPORTS, KEY_PREFIX, PRIORITY, TILES, DiskGuard, LeaseKeeper, configuration
+from flights import embedded, mend
+from flights.errors import Code, FlightsError, Refused, Transient, Unreachable
 from flights.ledger import Ledger
 from flights.manifest import Flight, Tile, join_uri
-from flights.pipeline import Tools, amend_report, composite_flight, finalise, settle_tile, write_tile
+from flights.pipeline import Tools, amend_report, clear_scratch, composite_flight, finalise, settle_tile, write_tile
 from flights.report import Problem, TileOutcome, failed
 from flights.runs import Job, Run, load_report, load_run
 from flights.settings import Settings, load_settings
@@ -31,80 +34,25 @@ from flights.store import open_stores
 
 log = logging.getLogger(__name__)
 
-PRIORITY, TILES, EXPORTS = "priority", "tiles", "exports"
-KEY_PREFIX = "flights:celery:"
 # One message a tile up to here; above, chunks: 40,000 messages of one tile take minutes and 60 MB to submit.
 SINGLES_MAX = 2_000
 CHUNK_TILES = 40
-KEEP_S = 3 * 24 * 3600
 
 
 class TileTooSlow(BaseException):
     """The soft limit ran out; not an Exception, so that nothing on the way takes it for an error of its own."""
 
 
-def configuration(settings: Settings) -> dict[str, Any]:
-    """Celery's settings, each with its reason."""
-    # Without lease renewal a message comes back only after the longest that any may rightly take.
-    visibility_s = CHUNK_TILES * settings.tile_hard_limit_s + 600
-    redis_options = {
-        "global_keyprefix": KEY_PREFIX,  # a Redis may be shared
-        "visibility_timeout": visibility_s,
-        "socket_timeout": 10,  # else a half-open connection waits for ever
-        "socket_keepalive": True,
-        "health_check_interval": 25,
-        "retry_on_timeout": True,
-    }
-    return {
-        "broker_url": settings.broker_url,
-        "result_backend": settings.result_backend or settings.broker_url,
-        # Only JSON crosses the queue: pickle would run what a message says.
-        "task_serializer": "json",
-        "result_serializer": "json",
-        "accept_content": ["json"],
-        # A tile's message is done when the tile is: a killed worker's tiles come back.
-        "task_acks_late": True,
-        "task_reject_on_worker_lost": True,
-        "task_acks_on_failure": True,
-        # Off would run a tile again after its chord has been told that it failed.
-        "task_acks_on_timeout": True,
-        "worker_prefetch_multiplier": 1,  # with late acknowledgement no tile waits behind another one's worker
-        "worker_disable_prefetch": True,  # the prefetch count drifts up over a worker's life
-        # On, a blip of Redis revokes running tiles for good.
-        "worker_cancel_long_running_tasks_on_connection_loss": False,
-        # A tile that ends while Redis is away must still be counted.
-        "result_backend_always_retry": True,
-        "result_backend_max_retries": 20,
-        # A flight's parts must outlive the flight.
-        "result_expires": KEEP_S,
-        "result_chord_expires": KEEP_S,
-        "broker_transport_options": {
-            **redis_options,
-            "queue_order_strategy": "priority",  # queues are drained in the order in which a worker names them
-            # Else a dead worker's messages wait up to 100 s beyond the visibility timeout.
-            "unacked_restore_interval": 1,
-            "unacked_restore_throttle": 1,
-        },
-        "result_backend_transport_options": redis_options,
-        "broker_connection_retry_on_startup": True,
-        "task_default_queue": TILES,
-        "task_create_missing_queues": True,
-        "task_routes": {"flights.report_flight": {"queue": EXPORTS}, "flights.composite_flight": {"queue": EXPORTS}},
-        "worker_max_tasks_per_child": 200,  # GDAL's and the allocator's memory does not come back
-        "worker_soft_shutdown_timeout": 30,
-        "worker_hijack_root_logger": False,
-        "worker_send_task_events": False,
-    }
-
-
 app = Celery("flights")
 # Evaluated when the configuration is first needed: importing this module needs no broker.
 app.add_defaults(lambda: configuration(load_settings()))
+app.steps["consumer"].update({LeaseKeeper, DiskGuard})
 
 
 @worker_process_init.connect
 def _in_child(**_: object) -> None:
     embedded.die_with_parent()
+    clear_scratch(load_settings())
 
 
 @cache
@@ -184,6 +132,21 @@ def composite(self: Task, run: dict[str, Any]) -> None:
         at_hand.ledger.end_delivery(parsed.run_id, name)
 
 
+@app.task(name="flights.sweep", ignore_result=True)
+def sweep() -> None:
+    """Mend what is stuck; beat sends this every minute."""
+    for done in mend.sweep(tools(), Post(tools())):
+        log.warning("flight %s: %s", done.flight_id, done.deed)
+
+
+@app.task(name="flights.clean", ignore_result=True)
+def clean() -> None:
+    """Remove what killed writers left behind; beat sends this every hour."""
+    removed = mend.clean(tools())
+    if removed:
+        log.warning("removed %d temporary files and unfinished uploads", removed)
+
+
 def _give_up_composite(run: Run, times: int) -> None:
     current, flight = load_run(tools().stores, run.record_uri)
     report = load_report(tools().stores, flight)
@@ -234,6 +197,10 @@ def _guarded(job: Job, tile: Tile, at_hand: Tools) -> TileOutcome:
         error: FlightsError = Refused(Code.TIME_LIMIT, f"took longer than FLIGHTS_TILE_SOFT_LIMIT_S ({limit} s)")
     except MemoryError as lack:
         error = Refused(Code.OUT_OF_MEMORY, f"did not fit into memory: {lack}")
+    except SystemExit as leaving:
+        if isinstance(leaving.code, int) and leaving.code < 0:  # how the pool ends a process that is told to stop
+            raise
+        error = Refused(Code.INTERNAL, f"a bug of flights, please report it: something exited ({leaving.code})")
     except Exception as bug:
         log.exception("tile %s of %s", tile.tile_id, job.run.flight_id)
         error = Refused(Code.INTERNAL, f"a bug of flights, please report it: {type(bug).__name__}: {bug}")
@@ -273,35 +240,48 @@ def queue_of(flight: Flight, lane: str, settings: Settings) -> str:
     return TILES if settings.embedded or flight.tenant is None else f"{TILES}.{flight.tenant}"
 
 
-def queued(ledger: Ledger, queue: str) -> int:
-    """Messages that wait in a queue."""
-    return ledger.queued(KEY_PREFIX + queue)
+class Post:
+    """Carries a run's messages: a `mend.Courier`."""
+
+    def __init__(self, at_hand: Tools) -> None:
+        self._tools = at_hand
+
+    def submit(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
+        """Send a flight's tiles as one chord, whose body reports; with no tile to make, the body alone."""
+        if not tiles:
+            self.conclude(run)
+            return
+        body = report_flight.s(run.model_dump(mode="json"))
+        with _broker():
+            chord(self._messages(run, flight, tiles), body).apply_async()
+
+    def waiting(self, run: Run) -> int:
+        return sum(self._tools.ledger.queued(KEY_PREFIX + queue) for queue in {run.queue, EXPORTS})
+
+    def resend(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
+        with _broker():
+            group(self._messages(run, flight, tiles)).apply_async(ignore_result=True)
+
+    def conclude(self, run: Run) -> None:
+        with _broker():
+            report_flight.apply_async([[], run.model_dump(mode="json")])
+
+    def _messages(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> list[Any]:
+        size, task = (1, ndvi_tile) if len(tiles) <= SINGLES_MAX else (CHUNK_TILES, ndvi_tiles)
+        messages = []
+        for start in range(0, len(tiles), size):
+            part = tuple(tiles[start : start + size])
+            job = Job(run=run, flight=flight.model_copy(update={"tiles": part}))
+            limit = self._tools.settings.tile_hard_limit_s * len(part)
+            content = job.model_dump(mode="json", exclude_defaults=True)
+            messages.append(task.s(content).set(queue=run.queue, time_limit=limit))
+        return messages
 
 
-def submit(run: Run, flight: Flight, tiles: Sequence[Tile], queue: str, settings: Settings) -> None:
-    """Send a flight's tiles as one chord, whose body reports; with no tile to make, the body alone."""
-    if not tiles:
-        conclude(run)
-        return
-    chord(_messages(run, flight, tiles, queue, settings), report_flight.s(run.model_dump(mode="json"))).apply_async()
-
-
-def resend(run: Run, flight: Flight, tiles: Sequence[Tile], queue: str, settings: Settings) -> None:
-    """Send tiles again, outside any chord: their products count, not their results."""
-    group(_messages(run, flight, tiles, queue, settings)).apply_async(ignore_result=True)
-
-
-def conclude(run: Run) -> None:
-    """Ask for a flight's answer from what storage shows."""
-    report_flight.apply_async([[], run.model_dump(mode="json")])
-
-
-def _messages(run: Run, flight: Flight, tiles: Sequence[Tile], queue: str, settings: Settings) -> list[Any]:
-    size, task = (1, ndvi_tile) if len(tiles) <= SINGLES_MAX else (CHUNK_TILES, ndvi_tiles)
-    messages = []
-    for start in range(0, len(tiles), size):
-        part = tuple(tiles[start : start + size])
-        job = Job(run=run, flight=flight.model_copy(update={"tiles": part}))
-        limit = settings.tile_hard_limit_s * len(part)
-        messages.append(task.s(job.model_dump(mode="json", exclude_defaults=True)).set(queue=queue, time_limit=limit))
-    return messages
+@contextmanager
+def _broker() -> Iterator[None]:
+    """Turn what a lost broker raises into ours."""
+    try:
+        yield
+    except (OperationalError, redis.RedisError, OSError) as error:
+        raise Unreachable(Code.BROKER_UNAVAILABLE, f"the broker does not answer: {error}") from error

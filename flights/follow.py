@@ -2,16 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flights.errors import FlightsError
 from flights.ledger import Progress
 from flights.manifest import Flight, Tile
+from flights.mend import Courier, lost_tiles
 from flights.pipeline import Tools, derive_report, finalise
 from flights.report import FlightReport, Problem
-from flights.runs import Run, failed_tiles, load_report
-from flights.survey import survey
+from flights.runs import Run, load_report
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +33,7 @@ class Follower:
     flight: Flight
     sent: Sequence[Tile]
     tools: Tools
-    queued: Callable[[], int]
-    # messages that wait in the flight's queues
-    resend: Callable[[Sequence[Tile]], None]
-    conclude: Callable[[], None]
-    # ask for the flight's answer again
+    courier: Courier
     progress: Progress = field(default_factory=Progress)
     report: FlightReport | None = None
     _moved: float = field(default_factory=time.monotonic)
@@ -79,17 +75,21 @@ class Follower:
 
     def _mend(self) -> None:
         """Nothing has moved: send what is missing; with nothing missing, ask for the answer; at last, give it."""
-        if self.queued():
+        try:
+            if self.courier.waiting(self.run):
+                return
+            lost = lost_tiles(self.run, self.flight, self.tools)
+        except FlightsError as error:
+            log.warning("%s: storage does not answer: %s", self.flight.flight_id, error)
             return
-        lost = self._lost()
         if lost and self._resends < RESENDS_MAX:
             self._resends += 1
             log.warning("%s: %d tiles made no progress; sending them again", self.flight.flight_id, len(lost))
-            self.resend(lost)
+            self.courier.resend(self.run, self.flight, lost)
         elif self._conclusions < CONCLUSIONS_MAX:
             self._conclusions += 1
             log.warning("%s: the report is overdue; asking for it again", self.flight.flight_id)
-            self.conclude()
+            self.courier.conclude(self.run)
         else:
             self._answer()
 
@@ -100,13 +100,3 @@ class Follower:
         except FlightsError as error:
             report = derive_report(self.run, self.flight, self.tools.stores, self.tools.limits)
             self.report = report.model_copy(update={"error": Problem.of(error)})
-
-    def _lost(self) -> list[Tile]:
-        """The tiles of this run that have neither a current product nor a recorded failure."""
-        try:
-            failures = failed_tiles(self.tools.stores, self.run)
-            seen = survey(self.tools.stores, self.flight, self.sent)
-        except FlightsError as error:
-            log.warning("%s: storage does not answer: %s", self.flight.flight_id, error)
-            return []
-        return [s.tile for s in seen if not s.current(self.run) and s.tile.tile_id not in failures]

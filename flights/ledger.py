@@ -31,6 +31,7 @@ if before == ARGV[2] then return 0 end
 if before then redis.call('HINCRBY', KEYS[2], before, -1) end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 redis.call('HINCRBY', KEYS[2], ARGV[2], 1)
+redis.call('HSET', KEYS[2], 'moved', redis.call('TIME')[1])
 redis.call('EXPIRE', KEYS[1], ARGV[3])
 redis.call('EXPIRE', KEYS[2], ARGV[3])
 return 1
@@ -51,6 +52,8 @@ class Progress:
     # the report is published and nothing will be added to it
     alive: bool = False
     # a worker is at work on the run, or was a lease ago
+    quiet_s: float = 0.0
+    # since the run was begun, mended, or a tile of it was counted, by the clock of Redis
 
     @property
     def settled(self) -> int:
@@ -90,18 +93,20 @@ class Ledger:
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.hgetall(_key("run", run_id))
                 pipe.exists(_key("beat", run_id))
-                counts, alive = pipe.execute()
+                pipe.time()
+                counts, alive, (now, _) = pipe.execute()
         except redis.RedisError:
             return None
         if not counts:
             return None
         numbers = {state: int(counts.get(state, 0)) for state in ("done", "cached", "review", "failed")}
-        return Progress(**numbers, concluded="concluded" in counts, alive=bool(alive))
+        quiet_s = float(now - int(counts.get("moved", now)))
+        return Progress(**numbers, concluded="concluded" in counts, alive=bool(alive), quiet_s=quiet_s)
 
     def start(self, run_id: str) -> None:
-        """Make a run known."""
+        """Make a run known, or known again, as moving from now."""
         with contextlib.suppress(redis.RedisError):
-            self._redis.hset(_key("run", run_id), "started", 1)
+            self._redis.hset(_key("run", run_id), "moved", self._redis.time()[0])
             self._redis.expire(_key("run", run_id), KEEP_S)
 
     def queued(self, queue: str) -> int:

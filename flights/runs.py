@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flights.errors import Code, ManifestRefused, Refused
-from flights.manifest import Flight, join_uri, parse_manifest
+from flights.manifest import Flight, Tile, join_uri, parse_manifest
 from flights.report import FlightReport, FlightStatus, TileOutcome
 from flights.store import Stores
 
@@ -33,6 +33,14 @@ class Run(BaseModel):
     overwrite: bool = False
     # products of earlier runs do not count, even when they are current
     composite: CompositeRule = "complete"
+    queue: str = "tiles"
+    # where its tiles were sent
+    tile_ids: tuple[str, ...] | None = None
+    # the tiles that were asked for; None: all of the flight
+
+    def tiles_of(self, flight: Flight) -> list[Tile]:
+        """The tiles that this run is to make, where they are not current."""
+        return [t for t in flight.tiles if self.tile_ids is None or t.tile_id in self.tile_ids]
 
     def wants_composite(self, report: FlightReport) -> bool:
         """Whether a composite is due for a flight that ended like this."""

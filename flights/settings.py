@@ -72,6 +72,13 @@ class Settings(BaseSettings):
     claim_lease_s: int = Field(default=20, ge=2)
     """How long a tile stays claimed by a worker that has fallen silent."""
 
+    sweep_after_s: int = Field(default=120, ge=1)
+    """A run without progress for so long is stuck: `sweep` sends what is missing and ends it."""
+    stale_after_s: int = Field(default=24 * 3600, ge=60)
+    """Temporary files and unfinished uploads that are older are removed by `sweep`."""
+    min_free_bytes: int = Field(default=512 * 2**20, ge=0)
+    """A worker with less free scratch space takes no more tiles until there is more."""
+
     window_bytes: int = Field(default=64 * 2**20, ge=2**20)
     """Memory budget of one window, all bands and intermediate arrays together."""
     max_block_bytes: int = Field(default=2 * 2**30, ge=2**20)

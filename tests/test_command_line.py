@@ -584,7 +584,7 @@ def checkout(tmp_path: Path) -> Path:
     """A copy of what a fresh clone needs for the demonstration, which writes below its own data/."""
     copy = tmp_path / "checkout"
     copy.mkdir()
-    for name in ("run_batch.py", "tasks.py"):
+    for name in ("run_batch.py", "tasks.py", "fleet.py"):
         shutil.copy(PROJECT / name, copy)
     shutil.copytree(PROJECT / "flights", copy / "flights", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(PROJECT / "data", copy / "data", ignore=shutil.ignore_patterns("out"))

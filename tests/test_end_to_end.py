@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import run_batch
 import tasks
+from fleet import KEY_PREFIX
 from flights.follow import Follower
 from flights.intake import load_flight
 from flights.ledger import Ledger
@@ -25,7 +26,7 @@ from flights.manifest import Flight, Tile
 from flights.pipeline import Tools, composite_flight, finalise, write_tile
 from flights.report import FlightStatus, TileState
 from flights.runs import Job, Run, save_run
-from flights.settings import Settings, load_settings
+from flights.settings import load_settings
 from flights.store import open_stores
 from tests import processes
 from tests.processes import PROJECT, Made, assert_pixels, await_, json_lines, make_flight, strict_json
@@ -247,17 +248,17 @@ def test_messages_delivered_three_times(
     when: str, driver: Tools, s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is counted does not depend on whether the chord's own messages or their doubles are first."""
-    submit = tasks.submit
+    submit = tasks.Post.submit
 
-    def submit_thrice(run: Run, flight: Flight, tiles: Sequence[Tile], queue: str, settings: Settings) -> None:
+    def submit_thrice(post: tasks.Post, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
         if when == "after":
-            submit(run, flight, tiles, queue, settings)
+            submit(post, run, flight, tiles)
         for _ in range(2):
-            tasks.resend(run, flight, tiles, queue, settings)
+            post.resend(run, flight, tiles)
         if when == "before":
-            submit(run, flight, tiles, queue, settings)
+            submit(post, run, flight, tiles)
 
-    monkeypatch.setattr(tasks, "submit", submit_thrice)
+    monkeypatch.setattr(tasks.Post, "submit", submit_thrice)
     s3.put_bucket_versioning(Bucket="ndvi", VersioningConfiguration={"Status": "Enabled"})
     flight = make_flight(tmp_path / "F5", "F5", TILES)
     planned = load_flight(driver.stores, upload(s3, flight, "F5"))
@@ -281,7 +282,7 @@ def test_a_message_delivered_again_after_its_flight_ended(driver: Tools, s3: Any
     report = follow(follower)
     before = keys(s3, "ndvi", "F6/")
     for _ in range(2):
-        tasks.resend(follower.run, planned, planned.tiles, "tiles", driver.settings)
+        tasks.Post(driver).resend(follower.run, planned, planned.tiles)
     await_("the queues are empty and nobody is at work", lambda: idle(driver.settings.broker_url))
     assert keys(s3, "ndvi", "F6/") == before
     again = processes.run_batch("report", "--json", "F6")
@@ -292,8 +293,8 @@ def idle(url: str | None) -> bool:
     """Whether no message waits and none is unacknowledged."""
     with redis.Redis.from_url(str(url)) as client:
         names = ("priority", "tiles", "exports", "unacked")
-        waiting = [client.llen(tasks.KEY_PREFIX + name) for name in names[:3]]
-        return not any(waiting) and not client.hlen(tasks.KEY_PREFIX + "unacked")
+        waiting = [client.llen(KEY_PREFIX + name) for name in names[:3]]
+        return not any(waiting) and not client.hlen(KEY_PREFIX + "unacked")
 
 
 # ---------------------------------------------------------------- in process

@@ -3,11 +3,12 @@
 from flights.pipeline.answer import derive_report, finalise
 from flights.pipeline.composite import amend_report, composite_flight
 from flights.pipeline.tile import settle_tile, write_tile
-from flights.pipeline.tools import Tools
+from flights.pipeline.tools import Tools, clear_scratch
 
 __all__ = [
     "Tools",
     "amend_report",
+    "clear_scratch",
     "composite_flight",
     "derive_report",
     "finalise",

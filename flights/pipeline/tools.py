@@ -1,6 +1,8 @@
 """What the work is done with, and how it is gone about."""
 
+import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +19,9 @@ from flights.settings import Settings
 from flights.store import Stores
 
 T = TypeVar("T")
+
+# Scratch is a host's own; the name tells whose process a folder is, so that what a killed one left can be told.
+_OWNER = f"work-{socket.gethostname()}-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +59,28 @@ def scratch_folder(settings: Settings) -> Iterator[Path]:
     """A folder of one's own for one piece of work, gone afterwards."""
     try:
         settings.scratch.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="work-", dir=settings.scratch))
+        folder = Path(tempfile.mkdtemp(prefix=f"{_OWNER}{os.getpid()}-", dir=settings.scratch))
     except OSError as error:
         raise of_os_error(error, str(settings.scratch), Code.DISK_FULL) from error
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_scratch(settings: Settings) -> None:
+    """Remove what processes of this host left on scratch that are no more."""
+    for folder in settings.scratch.glob(f"{_OWNER}*"):
+        pid = folder.name.removeprefix(_OWNER).split("-")[0]
+        if pid.isdigit() and not _is_alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -63,6 +63,12 @@ class Store(Protocol):
     def list(self, folder: str) -> Iterator[str]:
         """The URIs of the objects directly below a folder or prefix."""
 
+    def folders(self, folder: str) -> Iterator[str]:
+        """The URIs of the folders or prefixes directly below a folder or prefix."""
+
+    def clean(self, folder: str, older_than_s: float) -> int:
+        """Remove what killed writers left directly below a folder (temporary files, unfinished uploads); how many."""
+
 
 class Stores:
     """The store of every URI: a `Store` itself, for `s3://` and local paths alike."""
@@ -100,6 +106,12 @@ class Stores:
 
     def list(self, folder: str) -> Iterator[str]:
         return self.of(folder).list(folder)
+
+    def folders(self, folder: str) -> Iterator[str]:
+        return self.of(folder).folders(folder)
+
+    def clean(self, folder: str, older_than_s: float) -> int:
+        return self.of(folder).clean(folder, older_than_s)
 
 
 def open_stores() -> Stores:

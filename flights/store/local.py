@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import stat as modes
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from pathlib import Path
 
 from flights.errors import Code, PublishConflict, Refused, SourceChanged, of_os_error
 from flights.store import SIDECARS, Stat
+
+# How the name of a file ends that is being written; it begins with a dot.
+PART = ".part"
 
 
 class LocalStore:
@@ -79,6 +83,22 @@ class LocalStore:
             names = (e for e in os.scandir(folder) if e.is_file() and not e.name.startswith("."))
             yield from sorted(entry.path for entry in names)  # a hidden one is what a killed writer left
 
+    def folders(self, folder: str) -> Iterator[str]:
+        if os.path.isdir(folder):
+            yield from sorted(e.path for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
+
+    def clean(self, folder: str, older_than_s: float) -> int:
+        if not os.path.isdir(folder):
+            return 0
+        parts = [Path(e.path) for e in os.scandir(folder) if e.name.startswith(".") and e.name.endswith(PART)]
+        removed = 0
+        for part in parts:
+            with contextlib.suppress(OSError):  # finished, or removed by another sweep, meanwhile
+                if time.time() - part.stat().st_mtime >= older_than_s:
+                    part.unlink()
+                    removed += 1
+        return removed
+
     def _replace(self, path: Path, uri: str) -> None:
         """One rename onto the final name, of bytes that are on disk; from another file system by way of a copy."""
         final = Path(uri)
@@ -102,7 +122,7 @@ def _part(uri: str) -> Path:
     """A hidden name in the destination's own folder, so that the last step is a rename."""
     final = Path(uri)
     start = final.name.encode()[:100].decode("utf-8", "ignore")  # a name has room for 255 bytes
-    return final.with_name(f".{start}.{uuid.uuid4().hex[:12]}.part")
+    return final.with_name(f".{start}.{uuid.uuid4().hex[:12]}{PART}")
 
 
 def _fsync(path: Path) -> None:

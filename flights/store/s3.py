@@ -3,7 +3,8 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -188,15 +189,34 @@ class S3Store:
         self._call(uri, lambda b, k: self.client.delete_object(Bucket=b, Key=k))
 
     def list(self, folder: str) -> Iterator[str]:
+        for page in self._pages(folder):
+            keys = (item["Key"] for item in page.get("Contents", ()))
+            yield from (f"s3://{_split(folder)[0]}/{key}" for key in keys if not key.endswith("/"))
+
+    def folders(self, folder: str) -> Iterator[str]:
+        for page in self._pages(folder):
+            prefixes = (item["Prefix"] for item in page.get("CommonPrefixes", ()))
+            yield from (f"s3://{_split(folder)[0]}/{prefix.rstrip('/')}" for prefix in prefixes)
+
+    def clean(self, folder: str, older_than_s: float) -> int:
+        bucket, prefix = _split(folder.rstrip("/") + "/")
+        before = datetime.now(UTC) - timedelta(seconds=older_than_s)
+        listed = self._call(folder, lambda b, k: self.client.list_multipart_uploads(Bucket=bucket, Prefix=prefix))
+        stale = [u for u in listed.get("Uploads", ()) if u["Initiated"] <= before]
+        for upload in stale:
+            at = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+            with contextlib.suppress(ClientError):  # completed, or removed by another sweep, meanwhile
+                self.client.abort_multipart_upload(**at)
+        return len(stale)
+
+    def _pages(self, folder: str) -> Sequence[Any]:
         bucket, prefix = _split(folder.rstrip("/") + "/")
 
-        def pages(_bucket: str, _key: str) -> list[Any]:
+        def pages(_bucket: str, _key: str) -> Sequence[Any]:
             paginator = self.client.get_paginator("list_objects_v2")
-            return list(paginator.paginate(Bucket=bucket, Prefix=prefix, Delimiter="/"))
+            return tuple(paginator.paginate(Bucket=bucket, Prefix="" if prefix == "/" else prefix, Delimiter="/"))
 
-        for page in self._call(folder + "/", pages):
-            keys = (item["Key"] for item in page.get("Contents", ()))
-            yield from (f"s3://{bucket}/{key}" for key in keys if not key.endswith("/"))
+        return self._call(folder, pages)
 
     def _call(self, uri: str, request: Callable[[str, str], T]) -> T:
         """Run one request; botocore's errors leave as ours, with the URI."""

@@ -1,0 +1,155 @@
+"""Celery as the fleet runs it: its settings, and two steps that every worker's consumer takes besides Celery's own."""
+
+import logging
+import shutil
+import time
+from typing import Any
+
+from celery import bootsteps
+
+from flights.settings import Settings, load_settings
+
+log = logging.getLogger(__name__)
+
+PRIORITY, TILES, EXPORTS = "priority", "tiles", "exports"
+KEY_PREFIX = "flights:celery:"
+# After this a killed worker's messages come back. A living worker renews its messages three times as often.
+VISIBILITY_S = 60
+# Results and chord parts are kept as long as a flight may take, and longer.
+KEEP_S = 3 * 24 * 3600
+# Tasks of whole flights; all others are tiles.
+OF_FLIGHTS = ("flights.report_flight", "flights.composite_flight", "flights.sweep", "flights.clean")
+SWEEP_EVERY_S = 60
+CLEAN_EVERY_S = 3600
+# A process that has grown beyond this is replaced when its task is done; a tile takes about 300 MB.
+CHILD_MEMORY_KB = 1_500_000
+# How often free disk space is looked at.
+DISK_EVERY_S = 10
+
+
+def configuration(settings: Settings) -> dict[str, Any]:
+    """Celery's settings, each with its reason."""
+    redis_options = {
+        "global_keyprefix": KEY_PREFIX,  # a Redis may be shared
+        "visibility_timeout": VISIBILITY_S,  # short, since leases are renewed: see LeaseKeeper
+        "socket_timeout": 10,  # else a half-open connection waits for ever
+        "socket_keepalive": True,
+        "health_check_interval": 25,
+        "retry_on_timeout": True,
+    }
+    return {
+        "broker_url": settings.broker_url,
+        "result_backend": settings.result_backend or settings.broker_url,
+        # Only JSON crosses the queue: pickle would run what a message says.
+        "task_serializer": "json",
+        "result_serializer": "json",
+        "accept_content": ["json"],
+        # A tile's message is done when the tile is: a killed worker's tiles come back.
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "task_acks_on_failure": True,
+        # Off would run a tile again after its chord has been told that it failed.
+        "task_acks_on_timeout": True,
+        "worker_prefetch_multiplier": 1,  # with late acknowledgement no tile waits behind another one's worker
+        "worker_disable_prefetch": True,  # the prefetch count drifts up over a worker's life
+        # On, a blip of Redis revokes running tiles for good.
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        # A tile that ends while Redis is away must still be counted.
+        "result_backend_always_retry": True,
+        "result_backend_max_retries": 20,
+        # A flight's parts must outlive the flight.
+        "result_expires": KEEP_S,
+        "result_chord_expires": KEEP_S,
+        "broker_transport_options": {
+            **redis_options,
+            "queue_order_strategy": "priority",  # queues are drained in the order in which a worker names them
+            # Else a dead worker's messages wait up to 100 s beyond the visibility timeout.
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+        },
+        "result_backend_transport_options": redis_options,
+        "broker_connection_retry_on_startup": True,
+        "task_default_queue": TILES,
+        "task_create_missing_queues": True,
+        "task_routes": {name: {"queue": EXPORTS} for name in OF_FLIGHTS},
+        "beat_schedule": {
+            "sweep": {
+                "task": "flights.sweep",
+                "schedule": SWEEP_EVERY_S,
+                "options": {"expires": SWEEP_EVERY_S},  # sweeps that nobody ran do not pile up
+            },
+            "clean": {"task": "flights.clean", "schedule": CLEAN_EVERY_S, "options": {"expires": CLEAN_EVERY_S}},
+        },
+        # GDAL's and the allocator's memory does not come back.
+        "worker_max_tasks_per_child": 200,
+        "worker_max_memory_per_child": CHILD_MEMORY_KB,
+        "worker_soft_shutdown_timeout": 30,
+        "worker_hijack_root_logger": False,
+        "worker_send_task_events": False,
+    }
+
+
+class LeaseKeeper(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
+    """Renews the visibility of the messages that this worker holds, so that a slow tile is not run twice.
+
+    The Redis transport hands a message out again once VISIBILITY_S have passed since it was taken, whether its worker
+    lives or not. A worker that is killed stops renewing: its tiles come back within about a minute. Relies on kombu's
+    `unacked_index` (a sorted set of delivery tags by time), which is why kombu is pinned.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        self._timer = consumer.timer.call_repeatedly(VISIBILITY_S / 3, self._renew, (consumer,))
+
+    def stop(self, consumer: Any) -> None:
+        del consumer
+        self._timer.cancel()
+
+    def _renew(self, consumer: Any) -> None:
+        qos = consumer.task_consumer.channel.qos
+        held = {tag: time.time() for tag in list(getattr(qos, "_delivered", {}))}
+        if not held:
+            return
+        try:
+            with qos.channel.conn_or_acquire() as client:
+                client.zadd(qos.unacked_index_key, held, xx=True)  # xx: what was acknowledged meanwhile stays away
+        except consumer.connection_errors as error:
+            log.warning("could not renew %d messages: %s", len(held), error)
+
+
+class DiskGuard(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
+    """Stops taking tiles while scratch has no room for one, and takes them again when it has."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        self._settings = load_settings()
+        self._paused: list[str] = []
+        self._timer = consumer.timer.call_repeatedly(DISK_EVERY_S, self._look, (consumer,))
+        self._look(consumer)
+
+    def stop(self, consumer: Any) -> None:
+        del consumer
+        self._timer.cancel()
+
+    def _look(self, consumer: Any) -> None:
+        free = free_scratch_bytes(self._settings)
+        if free < self._settings.min_free_bytes and not self._paused:
+            self._paused = [queue.name for queue in consumer.task_consumer.queues]
+            log.error("%d bytes free on scratch (FLIGHTS_MIN_FREE_BYTES): taking no more tiles", free)
+            for name in self._paused:
+                consumer.cancel_task_queue(name)
+        elif self._paused and free >= self._settings.min_free_bytes:
+            log.warning("%d bytes free on scratch: taking tiles again", free)
+            for name in self._paused:
+                consumer.add_task_queue(name)
+            self._paused = []
+
+
+def free_scratch_bytes(settings: Settings) -> int:
+    """Free space where sources are mirrored and products are made."""
+    folder = settings.scratch
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
