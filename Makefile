@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format format-check lint types clean
+.PHONY: demo test faults check format format-check lint types clean
 
 demo: $(VENV)/.product
 	$(BIN)/python run_batch.py demo
@@ -11,6 +11,10 @@ demo: $(VENV)/.product
 # Three at a time: they wait for processes more than they compute.
 test: $(VENV)/.development
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+# The long part of the fault tests, which ends with a table.
+faults: $(VENV)/.development
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "long or not long" --timeout 1200 tests/faults
 
 check: format-check lint types test
 
