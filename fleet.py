@@ -1,10 +1,13 @@
 """Celery as the fleet runs it: its settings, and two steps that every worker's consumer takes besides Celery's own."""
 
+import base64
+import json
 import logging
 import shutil
 import time
 from typing import Any
 
+import redis
 from celery import bootsteps
 
 from flights.settings import Settings, load_settings
@@ -23,6 +26,8 @@ SWEEP_EVERY_S = 60
 CLEAN_EVERY_S = 3600
 # A process that has grown beyond this is replaced when its task is done; a tile takes about 300 MB.
 CHILD_MEMORY_KB = 1_500_000
+# Messages at either end of a queue that a starting worker looks at: one that was put back lies at the head.
+HEAD_MESSAGES = 20
 # How often free disk space is looked at.
 DISK_EVERY_S = 10
 
@@ -116,6 +121,34 @@ class LeaseKeeper(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has 
                 client.zadd(qos.unacked_index_key, held, xx=True)  # xx: what was acknowledged meanwhile stays away
         except consumer.connection_errors as error:
             log.warning("could not renew %d messages: %s", len(held), error)
+
+
+class Quarantine(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
+    """Sets aside messages that no worker can even read, before this one meets them.
+
+    A body that is not base64 ends the whole worker and is put back, so it would end every worker after it; under a
+    supervisor that starts workers again, the next one clears it. What is set aside stays in the list `unreadable`.
+    """
+
+    def start(self, worker: Any) -> None:
+        # A client of our own: kombu's prefixes the keys of the commands that it uses itself, and of no others.
+        with redis.Redis.from_url(load_settings().broker_url or "") as client:
+            for name in worker.app.amqp.queues.consume_from:
+                queue = KEY_PREFIX + name
+                for raw in client.lrange(queue, -HEAD_MESSAGES, -1) + client.lrange(queue, 0, HEAD_MESSAGES - 1):
+                    if not is_readable(raw) and client.lrem(queue, 1, raw):
+                        client.lpush(KEY_PREFIX + "unreadable", raw)
+                        log.error("set aside an unreadable message in queue %s: %r", name, raw[:80])
+
+
+def is_readable(raw: bytes) -> bool:
+    """Whether a queued message has the form in which kombu's Redis transport wraps one."""
+    try:
+        message = json.loads(raw)
+        base64.b64decode(message["body"], validate=True)
+        return isinstance(message["properties"]["delivery_tag"], str)
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 class DiskGuard(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types

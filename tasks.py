@@ -21,7 +21,7 @@ from celery.signals import worker_process_init
 from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
-from fleet import EXPORTS, KEY_PREFIX, PRIORITY, TILES, DiskGuard, LeaseKeeper, configuration
+from fleet import EXPORTS, KEY_PREFIX, PRIORITY, TILES, DiskGuard, LeaseKeeper, Quarantine, configuration
 from flights import embedded, mend
 from flights.errors import Code, FlightsError, Refused, Transient, Unreachable
 from flights.ledger import Ledger
@@ -46,6 +46,7 @@ class TileTooSlow(BaseException):
 app = Celery("flights")
 # Evaluated when the configuration is first needed: importing this module needs no broker.
 app.add_defaults(lambda: configuration(load_settings()))
+app.steps["worker"].add(Quarantine)
 app.steps["consumer"].update({LeaseKeeper, DiskGuard})
 
 

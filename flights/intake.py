@@ -6,6 +6,9 @@ from flights.errors import Code, ManifestRefused, Refused
 from flights.manifest import Flight, folder_of, parse_manifest
 from flights.store import SIDECARS, Stores
 
+# A tile takes about 300 bytes; a million of them still fit.
+MAX_MANIFEST_BYTES = 512 * 2**20
+
 
 def load_flight(stores: Stores, uri: str) -> Flight:
     """The flight that a manifest declares (a local path or an s3:// URI); ManifestRefused names the manifest.
@@ -14,9 +17,14 @@ def load_flight(stores: Stores, uri: str) -> Flight:
     """
     where = uri if uri.startswith("s3://") else os.path.abspath(uri.removeprefix("file://"))
     try:
-        raw = stores.read(where)
-        if raw is None:
+        stat = stores.stat(where)
+        if stat is None:
             raise ManifestRefused(Code.MANIFEST_MISSING, "does not exist")
+        if stat.size > MAX_MANIFEST_BYTES:
+            raise ManifestRefused(
+                Code.MANIFEST_INVALID, f"{stat.size} bytes; a manifest has at most {MAX_MANIFEST_BYTES}"
+            )
+        raw = stores.read(where) or b""
         flight = parse_manifest(raw, folder_of(where))
         check_places(stores, flight, where)
     except ManifestRefused as refused:

@@ -106,7 +106,7 @@ def test_a_file_taken_for_a_folder(stores: Stores, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_manifest(stores: Stores, tmp_path: Path) -> None:
-    assert "directory" in str(refusal(stores, str(tmp_path)))
+    assert "not a regular file" in str(refusal(stores, str(tmp_path)))
 
 
 @pytest.mark.parametrize("uri", ["s3://raw/none.json", "s3://no-such-bucket/m.json"])
