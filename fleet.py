@@ -4,6 +4,7 @@ import base64
 import json
 import logging
 import shutil
+import sys
 import time
 from typing import Any
 
@@ -132,7 +133,10 @@ class Quarantine(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has n
 
     def start(self, worker: Any) -> None:
         # A client of our own: kombu's prefixes the keys of the commands that it uses itself, and of no others.
-        with redis.Redis.from_url(load_settings().broker_url or "") as client:
+        broker_url = load_settings().broker_url
+        if broker_url is None:
+            sys.exit("a worker needs CELERY_BROKER_URL, such as redis://redis.farm:6379/0")
+        with redis.Redis.from_url(broker_url) as client:
             for name in worker.app.amqp.queues.consume_from:
                 queue = KEY_PREFIX + name
                 for raw in client.lrange(queue, -HEAD_MESSAGES, -1) + client.lrange(queue, 0, HEAD_MESSAGES - 1):
@@ -169,7 +173,8 @@ class DiskGuard(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no
     def _look(self, consumer: Any) -> None:
         free = free_scratch_bytes(self._settings)
         if free < self._settings.min_free_bytes and not self._paused:
-            self._paused = [queue.name for queue in consumer.task_consumer.queues]
+            # Reports take no room, and a composite says itself that it lacks it.
+            self._paused = [queue.name for queue in consumer.task_consumer.queues if queue.name != EXPORTS]
             log.error("%d bytes free on scratch (FLIGHTS_MIN_FREE_BYTES): taking no more tiles", free)
             for name in self._paused:
                 consumer.cancel_task_queue(name)

@@ -113,7 +113,8 @@ def sensors(as_json: bool) -> None:
 @click.pass_context
 def demo(ctx: click.Context) -> None:
     """Run the sample flights of data/ on the embedded default: one complete, one with a corrupt tile."""
-    os.environ.pop("CELERY_BROKER_URL", None)
+    for name in ("CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"):
+        os.environ.pop(name, None)
     with _answering():
         folder = Path(__file__).resolve().parent / "data"
         reports, status = _demo([str(folder / name / "manifest.json") for name in SOWN])
@@ -143,7 +144,7 @@ def _run(
     settings = load_settings()
     accepted, refusals = _take_in(manifests, flight_ids, tile_ids, settings)
     if dry_run:
-        return _show_plans(accepted, refusals, tile_ids, as_json)
+        return _show_plans(accepted, refusals, tile_ids, overwrite, as_json)
     reports: dict[int, FlightReport] = dict(refusals)
     if accepted:
         done = _run_flights(list(accepted.values()), tile_ids, overwrite, lane, composite, timeout_s, settings)
@@ -174,7 +175,7 @@ def _take_in(
     refusals: dict[int, FlightReport] = {}
     for i, uri in enumerate(manifests):
         try:
-            flight = load_flight(stores, uri)
+            flight = load_flight(stores, uri, settings.runs)
             if any(flight.flight_id == other.flight_id for other in accepted.values()):
                 message = f"{uri}: flight_id {flight.flight_id!r} is already in this run, from another manifest"
                 raise ManifestRefused(Code.TILE_CLASH, message, flight.flight_id)
@@ -183,6 +184,8 @@ def _take_in(
         except ManifestRefused as error:
             refusals[i] = refused(error.flight_id, error)
     _check_selection(accepted, refusals, flight_ids, tile_ids)
+    if flight_ids:  # a refused manifest of another flight is not what was asked for
+        refusals = {i: r for i, r in refusals.items() if not r.flight_id or r.flight_id in flight_ids}
     return accepted, refusals
 
 
@@ -207,18 +210,48 @@ def _run_flights(
     settings: Settings,
 ) -> list[FlightReport] | None:
     """The report of each flight, None where the time ran out first."""
+    from flights.report import FlightReport
+
     deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
     with _fleet(settings) as (tools, check), contextlib.ExitStack() as held:
-        busy = {f.flight_id: _busy(f) for f in flights if not held.enter_context(_hold(f, tools, check))}
-        followers = {
-            f.flight_id: _begin(f, tile_ids, overwrite, lane, composite, tools, settings)
-            for f in flights
-            if f.flight_id not in busy
-        }
+        answers: dict[str, FlightReport] = {}
+        followers: dict[str, Follower] = {}
+        for flight in flights:
+            free = held.enter_context(_hold(flight, tools, check)) and not _is_under_way(flight, tools)
+            began = _begin(flight, tile_ids, overwrite, lane, composite, tools, settings) if free else _busy(flight)
+            if isinstance(began, FlightReport):
+                answers[flight.flight_id] = began
+            else:
+                followers[flight.flight_id] = began
+        _raise_if_unreachable(list(answers.values()), len(flights))
         if not _follow(list(followers.values()), check, deadline):
             return None
-        answers = {flight_id: f.report for flight_id, f in followers.items() if f.report}
-        return [(answers | busy)[f.flight_id] for f in flights]
+        answers |= {flight_id: f.report for flight_id, f in followers.items() if f.report}
+        return [answers[f.flight_id] for f in flights]
+
+
+def _raise_if_unreachable(answers: Sequence[FlightReport], flights: int) -> None:
+    """Where no flight could even begin, for want of broker or storage, that is the answer."""
+    from flights.errors import Code, Unreachable
+
+    lost = [r.error for r in answers if r.error and r.error.transient]
+    if len(lost) == flights and lost:
+        raise Unreachable(Code(lost[0].code), lost[0].message)
+
+
+def _is_under_way(flight: Flight, tools: Tools) -> bool:
+    """Whether a fleet is at a run of the flight that nobody waits for any more (its command's time ran out)."""
+    from flights.errors import FlightsError
+    from flights.runs import has_ended, load_run, record_uri
+
+    try:
+        last, _ = load_run(tools.stores, record_uri(tools.settings.runs, flight.flight_id))
+        progress = tools.ledger.progress(last.run_id)
+        if progress is None or not progress.submitted or has_ended(tools.stores, last):
+            return False
+    except FlightsError:
+        return False
+    return progress.alive or progress.reporting or progress.quiet_s < FLIGHT_LEASE_S
 
 
 @contextlib.contextmanager
@@ -258,13 +291,29 @@ def _fleet(settings: Settings) -> Iterator[tuple[Tools, Any]]:
     with contextlib.ExitStack() as stack:
         check, broker_url = (lambda: None), settings.broker_url
         if broker_url is None:
+            _check_room(settings)
             held = stack.enter_context(embedded_fleet(settings.state_dir, settings.workers))
             check, broker_url = held.check, held.broker_url
         ledger = Ledger(broker_url)
         ledger.check()
-        connected = settings.model_copy(update={"broker_url": broker_url})
+        backend = settings.result_backend if settings.broker_url else None  # the private server is its own
+        connected = settings.model_copy(update={"broker_url": broker_url, "result_backend": backend})
         tasks.connect(connected)
         yield Tools(connected, open_stores(), ledger), check
+
+
+def _check_room(settings: Settings) -> None:
+    """Refuse to start workers that would take no tile."""
+    from fleet import free_scratch_bytes
+    from flights.errors import Code, Refused
+
+    free = free_scratch_bytes(settings)
+    if free < settings.min_free_bytes:
+        raise Refused(
+            Code.DISK_FULL,
+            f"{free} bytes are free where scratch lies ({settings.scratch}); FLIGHTS_MIN_FREE_BYTES asks for "
+            f"{settings.min_free_bytes}",
+        )
 
 
 def _begin(
@@ -275,16 +324,18 @@ def _begin(
     composite: str,
     tools: Tools,
     settings: Settings,
-) -> Follower:
-    """Plan a flight, write its run record, send what is to be made."""
+) -> Follower | FlightReport:
+    """Plan a flight, write its run record, send what is to be made; a report where that cannot be done."""
     import tasks
+    from flights.errors import FlightsError
     from flights.follow import Follower
+    from flights.report import unanswered
     from flights.runs import Run, forget_failures, record_uri, save_run
     from flights.survey import Plan, survey
 
-    now = datetime.now(UTC)
+    now, post = datetime.now(UTC), tasks.Post(tools)
     new_run = Run(
-        run_id=f"{now:%Y%m%dT%H%M%S}-{os.urandom(3).hex()}",
+        run_id=f"{now:%Y%m%dT%H%M%S%f}-{os.urandom(3).hex()}",
         flight_id=flight.flight_id,
         record_uri=record_uri(settings.runs, flight.flight_id),
         started=now,
@@ -293,13 +344,15 @@ def _begin(
         queue=tasks.queue_of(flight, lane, settings),
         tile_ids=tuple(t.tile_id for t in flight.tiles if t.tile_id in tile_ids) if tile_ids else None,
     )
-    wanted = new_run.tiles_of(flight)
-    todo = [s.tile for s in survey(tools.stores, flight, wanted) if s.plan(new_run) is not Plan.CURRENT]
-    forget_failures(tools.stores, new_run, {t.tile_id for t in todo})
-    save_run(tools.stores, new_run, flight)
-    tools.ledger.start(new_run.run_id)
-    post = tasks.Post(tools)
-    post.submit(new_run, flight, todo)
+    try:
+        seen = survey(tools.stores, flight, new_run.tiles_of(flight))
+        todo = [s.tile for s in seen if s.plan(new_run) is not Plan.CURRENT]
+        save_run(tools.stores, new_run, flight)
+        forget_failures(tools.stores, new_run, {t.tile_id for t in todo})
+        tools.ledger.start(new_run.run_id)
+        post.submit(new_run, flight, todo)
+    except FlightsError as error:
+        return unanswered(flight.flight_id, new_run.run_id, len(flight.tiles), error)
     return Follower(run=new_run, flight=flight, sent=todo, tools=tools, courier=post)
 
 
@@ -320,7 +373,11 @@ def _follow(followers: Sequence[Follower], check: Any, deadline: float) -> bool:
 
 
 def _show_plans(
-    accepted: dict[int, Flight], refusals: dict[int, FlightReport], tile_ids: Sequence[str], as_json: bool
+    accepted: dict[int, Flight],
+    refusals: dict[int, FlightReport],
+    tile_ids: Sequence[str],
+    overwrite: bool,
+    as_json: bool,
 ) -> int:
     from flights import console
     from flights.store import open_stores
@@ -334,9 +391,9 @@ def _show_plans(
         flight = accepted[i]
         seen = survey(stores, flight, [t for t in flight.tiles if not tile_ids or t.tile_id in tile_ids])
         if as_json:
-            click.echo(console.plan_as_json(flight.flight_id, seen))
+            click.echo(console.plan_as_json(flight.flight_id, seen, overwrite))
         else:
-            console.show_plan(screen, flight.flight_id, seen)
+            console.show_plan(screen, flight.flight_id, seen, overwrite)
     return exit_status(list(refusals.values())) if not accepted else INCOMPLETE if refusals else 0
 
 
@@ -387,7 +444,7 @@ def _report(names: Sequence[str], as_json: bool) -> int:
         try:
             flight, derived = _derive(name, settings, stores)
             reports.append(derived)
-            uris.append(flight.report_uri)
+            uris.append(flight.report_uri if stores.stat(flight.report_uri) else "")
         except Refused as error:
             reports.append(refused(getattr(error, "flight_id", "") or name, error))
             uris.append("")
@@ -447,7 +504,7 @@ def exit_status(reports: Sequence[FlightReport]) -> int:
         return 0
     if statuses == {FlightStatus.REFUSED}:
         return 2
-    if statuses & {FlightStatus.REFUSED, FlightStatus.INCOMPLETE}:
+    if statuses & {FlightStatus.REFUSED, FlightStatus.INCOMPLETE} or any(r.error for r in reports):
         return INCOMPLETE
     return REVIEW if FlightStatus.REVIEW in statuses else 0
 

@@ -23,12 +23,20 @@ from pydantic import ValidationError
 
 from fleet import EXPORTS, KEY_PREFIX, PRIORITY, TILES, DiskGuard, LeaseKeeper, Quarantine, configuration
 from flights import embedded, mend
-from flights.errors import Code, FlightsError, Refused, Transient, Unreachable
+from flights.errors import Code, FlightsError, Refused, Superseded, Transient, Unreachable
 from flights.ledger import Ledger
 from flights.manifest import Flight, Tile, join_uri
-from flights.pipeline import Tools, amend_report, clear_scratch, composite_flight, finalise, settle_tile, write_tile
+from flights.pipeline import (
+    Tools,
+    clear_scratch,
+    composite_flight,
+    finalise,
+    settle_composite,
+    settle_tile,
+    write_tile,
+)
 from flights.report import Problem, TileOutcome, failed
-from flights.runs import Job, Run, load_report, load_run
+from flights.runs import Job, Run, load_run
 from flights.settings import Settings, load_settings
 from flights.store import open_stores
 
@@ -37,6 +45,10 @@ log = logging.getLogger(__name__)
 # One message a tile up to here; above, chunks: 40,000 messages of one tile take minutes and 60 MB to submit.
 SINGLES_MAX = 2_000
 CHUNK_TILES = 40
+# A worker that hangs in a flight's report or composite is ended after so long, and the work begun anew.
+REPORT_LIMIT_S, COMPOSITE_LIMIT_S = 3600, 6 * 3600
+# Tasks of a whole flight: nobody reads their results, and they come back as long as another delivery is at it.
+OF_FLIGHTS: dict[str, Any] = {"max_retries": None, "ignore_result": True}
 
 
 class TileTooSlow(BaseException):
@@ -97,40 +109,70 @@ def ndvi_tiles(self: Task, job: dict[str, Any]) -> dict[str, Any]:
     return {"outcomes_uri": uri, "tiles": len(outcomes)}
 
 
-@app.task(name="flights.report_flight", bind=True, max_retries=8, ignore_result=True)
+@app.task(name="flights.report_flight", bind=True, time_limit=REPORT_LIMIT_S, **OF_FLIGHTS)
 def report_flight(self: Task, told: Sequence[Any], run: dict[str, Any]) -> None:
     """The chord's body: one answer for the flight, then, where it is due, the composite."""
     parsed = Run.model_validate(run)
-    try:
-        current, flight = load_run(tools().stores, parsed.record_uri)
-        if current.run_id != parsed.run_id:
-            log.warning("run %s of %s has been superseded by %s", parsed.run_id, parsed.flight_id, current.run_id)
+    with _claimed(self, parsed, f"report of {parsed.flight_id}") as at_hand:
+        try:
+            current, flight = load_run(at_hand.stores, parsed.record_uri)
+            if current.run_id != parsed.run_id:
+                raise Superseded(parsed.flight_id, parsed.run_id)
+            report = finalise(current, flight, _outcomes_in(told), at_hand)
+        except Transient as error:
+            raise self.retry(exc=error, countdown=min(60, 2**self.request.retries), max_retries=8) from error
+        except Superseded as error:
+            log.warning("%s", error)
             return
-        report = finalise(current, flight, _outcomes_in(told), tools())
-    except Transient as error:
-        raise self.retry(exc=error, countdown=min(60, 2**self.request.retries)) from error
-    except Refused as error:  # no report can be published where it belongs: whoever waits is to say so
-        log.error("flight %s has no report: %s", parsed.flight_id, error)
-        tools().ledger.conclude(parsed.run_id)
-        return
-    if not current.is_settled_by(report):
-        composite.apply_async([run])
+        except Refused as error:  # no report can be published where it belongs: whoever waits is to say so
+            log.error("flight %s has no report: %s", parsed.flight_id, error)
+            at_hand.ledger.conclude(parsed.run_id)
+            return
+        if not current.is_settled_by(report):
+            composite.apply_async([run])
 
 
-@app.task(name="flights.composite_flight", bind=True, max_retries=None, ignore_result=True)
+@app.task(
+    name="flights.composite_flight", bind=True, max_retries=None, ignore_result=True, time_limit=COMPOSITE_LIMIT_S
+)
 def composite(self: Task, run: dict[str, Any]) -> None:
     """A flight's mosaic, added to its report."""
-    parsed, at_hand = Run.model_validate(run), tools()
+    parsed = Run.model_validate(run)
     name = f"mosaic of {parsed.flight_id}"
-    with at_hand.ledger.claim(name, at_hand.settings.claim_lease_s, parsed.run_id) as mine:
-        if not mine:
-            raise self.retry(countdown=random.uniform(2, 5))
+    with _claimed(self, parsed, name) as at_hand:
         deliveries = at_hand.ledger.begin_delivery(parsed.run_id, name)
         if deliveries > at_hand.settings.max_deliveries:
-            _give_up_composite(parsed, deliveries - 1)
+            _settle_composite(parsed, Code.WORKER_LOST, f"compositing killed its worker {deliveries - 1} times")
         else:
-            composite_flight(parsed, at_hand)
+            _guarded_composite(parsed, at_hand)
         at_hand.ledger.end_delivery(parsed.run_id, name)
+
+
+def _guarded_composite(run: Run, at_hand: Tools) -> None:
+    try:
+        composite_flight(run, at_hand)
+    except MemoryError as lack:
+        _settle_composite(run, Code.OUT_OF_MEMORY, f"the mosaic did not fit into memory: {lack}")
+    except FlightsError as error:
+        log.error("the composite of %s could not be reported: %s", run.flight_id, error)
+    except Exception as bug:
+        log.exception("composite of %s", run.flight_id)
+        _settle_composite(run, Code.INTERNAL, f"a bug of flights, please report it: {type(bug).__name__}: {bug}")
+
+
+def _settle_composite(run: Run, code: Code, message: str) -> None:
+    _, flight = load_run(tools().stores, run.record_uri)
+    settle_composite(run, flight, Problem(code=code, message=message), tools())
+
+
+@contextmanager
+def _claimed(task: Task, run: Run, name: str) -> Iterator[Tools]:
+    """Hold a flight's report or composite, shown to be alive; come back later where another delivery is at it."""
+    at_hand = tools()
+    with at_hand.ledger.claim(name, at_hand.settings.claim_lease_s, run.run_id, for_report=True) as mine:
+        if not mine:
+            raise task.retry(countdown=random.uniform(2, 5))
+        yield at_hand
 
 
 @app.task(name="flights.sweep", ignore_result=True)
@@ -146,14 +188,6 @@ def clean() -> None:
     removed = mend.clean(tools())
     if removed:
         log.warning("removed %d temporary files and unfinished uploads", removed)
-
-
-def _give_up_composite(run: Run, times: int) -> None:
-    current, flight = load_run(tools().stores, run.record_uri)
-    report = load_report(tools().stores, flight)
-    if report and current.run_id == run.run_id:
-        problem = Problem(code=Code.WORKER_LOST, message=f"compositing killed its worker {times} times")
-        amend_report(run, flight, report.model_copy(update={"mosaic_error": problem}), tools())
 
 
 def _outcomes_in(told: Sequence[Any]) -> list[TileOutcome]:
@@ -251,13 +285,21 @@ class Post:
         """Send a flight's tiles as one chord, whose body reports; with no tile to make, the body alone."""
         if not tiles:
             self.conclude(run)
+            self._tools.ledger.submitted(run.run_id)
             return
         body = report_flight.s(run.model_dump(mode="json"))
         with _broker():
             chord(self._messages(run, flight, tiles), body).apply_async()
+        self._tools.ledger.submitted(run.run_id)
 
-    def waiting(self, run: Run) -> int:
-        return sum(self._tools.ledger.queued(KEY_PREFIX + queue) for queue in {run.queue, EXPORTS})
+    def waiting(self, run: Run, *, for_report: bool) -> int:
+        return self._tools.ledger.queued(KEY_PREFIX + (EXPORTS if for_report else run.queue))
+
+    def unserved(self, run: Run) -> list[str]:
+        with _broker():
+            served = app.control.inspect(timeout=1).active_queues() or {}
+        names = {queue["name"] for queues in served.values() for queue in queues}
+        return [queue for queue in (run.queue, EXPORTS) if queue not in names]
 
     def resend(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
         with _broker():
@@ -271,8 +313,8 @@ class Post:
         size, task = (1, ndvi_tile) if len(tiles) <= SINGLES_MAX else (CHUNK_TILES, ndvi_tiles)
         messages = []
         for start in range(0, len(tiles), size):
-            part = tuple(tiles[start : start + size])
-            job = Job(run=run, flight=flight.model_copy(update={"tiles": part}))
+            part = tiles[start : start + size]
+            job = Job.of(run, flight, part)
             limit = self._tools.settings.tile_hard_limit_s * len(part)
             content = job.model_dump(mode="json", exclude_defaults=True)
             messages.append(task.s(content).set(queue=run.queue, time_limit=limit))

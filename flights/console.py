@@ -15,7 +15,7 @@ from rich.table import Table
 from flights.follow import Follower
 from flights.report import FlightReport, FlightStatus, TileState
 from flights.sensors import SensorProfile
-from flights.survey import Seen
+from flights.survey import Plan, Seen
 
 _COLOURS = {
     FlightStatus.COMPLETE: "green",
@@ -67,23 +67,28 @@ def show_report(console: Console, report: FlightReport, report_uri: str) -> None
         console.print(f"  note  {escape(note)}")
     if report.error:
         console.print(f"  no report  {escape(f'[{report.error.code}]')} {escape(report.error.message)}")
-    else:
+    elif report_uri:
         console.print(f"  report  {escape(report_uri)}")
 
 
-def show_plan(console: Console, flight_id: str, seen: Sequence[Seen]) -> None:
+def _plan(seen: Seen, overwrite: bool) -> Plan:
+    """With --overwrite no product counts as current."""
+    plan = seen.plan()
+    return Plan.STALE if overwrite and plan is Plan.CURRENT else plan
+
+
+def show_plan(console: Console, flight_id: str, seen: Sequence[Seen], overwrite: bool) -> None:
     """What a run would do, a line a tile."""
     for tile in seen:
         why = f"  ({tile.source_error})" if tile.source_error else ""
-        console.print(
-            f"{escape(flight_id)}  {escape(tile.tile.tile_id)}  {tile.plan()}  {escape(tile.tile.dst_uri + why)}"
-        )
+        what = f"{escape(tile.tile.tile_id)}  {_plan(tile, overwrite)}"
+        console.print(f"{escape(flight_id)}  {what}  {escape(tile.tile.dst_uri + why)}")
 
 
-def plan_as_json(flight_id: str, seen: Sequence[Seen]) -> str:
+def plan_as_json(flight_id: str, seen: Sequence[Seen], overwrite: bool) -> str:
     """What a run would do, as one JSON line."""
     tiles: list[dict[str, Any]] = [
-        {"tile_id": s.tile.tile_id, "plan": s.plan(), "dst_uri": s.tile.dst_uri}
+        {"tile_id": s.tile.tile_id, "plan": _plan(s, overwrite), "dst_uri": s.tile.dst_uri}
         | ({"error": {"code": s.source_error.code, "message": str(s.source_error)}} if s.source_error else {})
         for s in seen
     ]

@@ -313,4 +313,5 @@ def die_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # ends what it owns, like the last run's leaving
     supervise(Path(sys.argv[1]), int(sys.argv[2]))

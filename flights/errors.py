@@ -2,7 +2,8 @@
 
     FlightsError
     ├── Refused               the input is wrong: trying again cannot help, a person must change something
-    │   └── ManifestRefused   a whole flight, before any work
+    │   ├── ManifestRefused   a whole flight, before any work
+    │   └── Superseded        a newer run has taken over: stop, and leave no trace
     └── Transient             trying again may help
         ├── SourceChanged     the source was replaced while it was read: start the tile over
         ├── PublishConflict   somebody else published at the destination meanwhile: look again
@@ -47,6 +48,8 @@ class Code(StrEnum):
     DISK_FULL = "disk_full"
     TIME_LIMIT = "time_limit"
     OUT_OF_MEMORY = "out_of_memory"
+    CALIBRATION_CONTRADICTION = "calibration_contradiction"
+    SUPERSEDED = "superseded"
     ALREADY_RUNNING = "already_running"
     WORKER_LOST = "worker_lost"
     MISSING = "missing"
@@ -73,6 +76,13 @@ class ManifestRefused(Refused):
     def __init__(self, code: Code, message: str, flight_id: str = "") -> None:
         super().__init__(code, message)
         self.flight_id = flight_id
+
+
+class Superseded(Refused):
+    """A newer run has taken the flight over: what this one still has to say or to publish counts no more."""
+
+    def __init__(self, flight_id: str, run_id: str) -> None:
+        super().__init__(Code.SUPERSEDED, f"run {run_id} of flight {flight_id} has been superseded by a newer one")
 
 
 class Transient(FlightsError):

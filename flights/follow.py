@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flights.errors import FlightsError
+from flights.errors import Code, FlightsError
 from flights.ledger import Progress
 from flights.manifest import Flight, Tile
 from flights.mend import Courier, lost_tiles
-from flights.pipeline import Tools, derive_report, finalise
-from flights.report import FlightReport, Problem
+from flights.pipeline import Tools, derive_report, finalise, settle_composite
+from flights.report import FlightReport, Problem, unanswered
 from flights.runs import Run, load_report
 
 log = logging.getLogger(__name__)
@@ -21,6 +21,8 @@ STALL_S = 10.0
 STALL_SETTLED_S = 3.0
 RESENDS_MAX = 3
 CONCLUSIONS_MAX = 3
+# Broker or storage away for so many looks in a row: whoever waits is told.
+FAILURES_MAX = 8
 # How often storage is asked while Redis says that the run goes on.
 STORAGE_EVERY_S = 5.0
 
@@ -38,26 +40,28 @@ class Follower:
     report: FlightReport | None = None
     _moved: float = field(default_factory=time.monotonic)
     _looked: float = field(default_factory=time.monotonic)
-    _reported: bool = False
-    # the report is published, and a composite may be under way
     _resends: int = 0
     _conclusions: int = 0
+    _failures: int = 0
+    # in a row
 
     def step(self) -> bool:
         """Look once; True when the flight has its answer, in `report`."""
         now = time.monotonic()
         progress = self.tools.ledger.progress(self.run.run_id)
         settled = progress is not None and progress.settled >= len(self.sent)
-        awaits_report = settled and not self._reported
-        if progress and (progress.settled > self.progress.settled or (progress.alive and not awaits_report)):
+        # A tile's beat outlives the tile: with all of them settled it says nothing of the report.
+        if progress and (
+            progress.settled > self.progress.settled or progress.reporting or (progress.alive and not settled)
+        ):
             self._moved = now
         self.progress = progress or self.progress
         if (progress and progress.concluded) or now - self._looked > STORAGE_EVERY_S:
             self._looked = now
             self._look(concluded=bool(progress and progress.concluded))
-        if self.report is None and now - self._moved > (STALL_SETTLED_S if awaits_report else STALL_S):
+        if self.report is None and now - self._moved > (STALL_SETTLED_S if settled else STALL_S):
             self._moved = now
-            self._mend()
+            self._mend(settled)
         return self.report is not None
 
     def _look(self, *, concluded: bool) -> None:
@@ -66,37 +70,57 @@ class Follower:
             report = load_report(self.tools.stores, self.flight)
         except FlightsError as error:
             log.warning("%s: storage does not answer: %s", self.flight.flight_id, error)
-            return
-        self._reported = report is not None and report.run_id == self.run.run_id
+            report = None
         if self.run.is_settled_by(report):
             self.report = report
         elif concluded:
             self._answer()
 
-    def _mend(self) -> None:
+    def _mend(self, settled: bool) -> None:
         """Nothing has moved: send what is missing; with nothing missing, ask for the answer; at last, give it."""
         try:
-            if self.courier.waiting(self.run):
+            if self.courier.waiting(self.run, for_report=settled):
+                self._complain()
                 return
             lost = lost_tiles(self.run, self.flight, self.tools)
+            if lost and self._resends < RESENDS_MAX:
+                self._resends += 1
+                log.warning("%s: %d tiles made no progress; sending them again", self.flight.flight_id, len(lost))
+                self.courier.resend(self.run, self.flight, lost)
+            elif self._conclusions < CONCLUSIONS_MAX:
+                self._conclusions += 1
+                log.warning("%s: the report is overdue; asking for it again", self.flight.flight_id)
+                self.courier.conclude(self.run)
+            else:
+                self._answer()
+            self._failures = 0
         except FlightsError as error:
-            log.warning("%s: storage does not answer: %s", self.flight.flight_id, error)
-            return
-        if lost and self._resends < RESENDS_MAX:
-            self._resends += 1
-            log.warning("%s: %d tiles made no progress; sending them again", self.flight.flight_id, len(lost))
-            self.courier.resend(self.run, self.flight, lost)
-        elif self._conclusions < CONCLUSIONS_MAX:
-            self._conclusions += 1
-            log.warning("%s: the report is overdue; asking for it again", self.flight.flight_id)
-            self.courier.conclude(self.run)
-        else:
-            self._answer()
+            self._failures += 1
+            log.warning("%s: %s", self.flight.flight_id, error)
+            if self._failures >= FAILURES_MAX:
+                raise
+
+    def _complain(self) -> None:
+        """Messages wait and nothing moves: say so where no worker takes them."""
+        for queue in self.courier.unserved(self.run):
+            log.warning("%s: no worker takes messages from queue %s", self.flight.flight_id, queue)
 
     def _answer(self) -> None:
         """Give the answer here; where it cannot be published, it is given all the same, and says so."""
+        run, flight, tools = self.run, self.flight, self.tools
         try:
-            self.report = finalise(self.run, self.flight, [], self.tools)
+            report = finalise(run, flight, [], tools)
+            if not run.is_settled_by(report):
+                why = Problem(code=Code.MISSING, message="the composite was not made; run the flight again")
+                report = settle_composite(run, flight, why, tools) or report
         except FlightsError as error:
-            report = derive_report(self.run, self.flight, self.tools.stores, self.tools.limits)
-            self.report = report.model_copy(update={"error": Problem.of(error)})
+            report = self._unpublished(error)
+        self.report = report
+
+    def _unpublished(self, error: FlightsError) -> FlightReport:
+        run, flight, tools = self.run, self.flight, self.tools
+        try:
+            report = derive_report(run, flight, tools.stores, tools.limits)
+        except FlightsError:
+            return unanswered(flight.flight_id, run.run_id, len(flight.tiles), error)
+        return report.model_copy(update={"error": Problem.of(error)})

@@ -4,13 +4,14 @@ import os
 
 from flights.errors import Code, ManifestRefused, Refused
 from flights.manifest import Flight, folder_of, parse_manifest
+from flights.runs import record_uri
 from flights.store import SIDECARS, Stores
 
 # A tile takes about 300 bytes; a million of them still fit.
 MAX_MANIFEST_BYTES = 512 * 2**20
 
 
-def load_flight(stores: Stores, uri: str) -> Flight:
+def load_flight(stores: Stores, uri: str, runs_uri: str = "") -> Flight:
     """The flight that a manifest declares (a local path or an s3:// URI); ManifestRefused names the manifest.
 
     Transient where storage does not answer.
@@ -27,6 +28,8 @@ def load_flight(stores: Stores, uri: str) -> Flight:
         raw = stores.read(where) or b""
         flight = parse_manifest(raw, folder_of(where))
         check_places(stores, flight, where)
+        if runs_uri:
+            _check_record(stores, flight, where, runs_uri)
     except ManifestRefused as refused:
         raise ManifestRefused(refused.code, f"{uri}: {refused}", refused.flight_id) from refused
     except Refused as refused:
@@ -72,3 +75,16 @@ def check_places(stores: Stores, flight: Flight, manifest_uri: str = "") -> None
                 Code.TILE_CLASH, f"{mine} is the same object as {taken[place]}: {place}", flight.flight_id
             )
         taken[place] = mine
+
+
+def _check_record(stores: Stores, flight: Flight, manifest_uri: str, runs_uri: str) -> None:
+    """Refuse a flight whose run record would lie among its own files."""
+    record = stores.canonical(record_uri(runs_uri, flight.flight_id)) + "/"
+    named = [manifest_uri, *(uri for t in flight.tiles for uri in (t.dst_uri, *t.sources.values()))]
+    inside = next((uri for uri in named if stores.canonical(uri).startswith(record)), None)
+    if inside:
+        raise ManifestRefused(
+            Code.TILE_CLASH,
+            f"{inside} lies where this flight's run record goes ({record}); set FLIGHTS_RUNS_URI to a place of its own",
+            flight.flight_id,
+        )

@@ -48,10 +48,14 @@ class Progress:
     cached: int = 0
     review: int = 0
     failed: int = 0
+    submitted: bool = False
+    # all its messages have been sent
     concluded: bool = False
     # the report is published and nothing will be added to it
     alive: bool = False
-    # a worker is at work on the run, or was a lease ago
+    # a worker is at work on a tile of the run, or was a lease ago
+    reporting: bool = False
+    # a worker is at work on its report or its composite, or was a lease ago
     quiet_s: float = 0.0
     # since the run was begun, mended, or a tile of it was counted, by the clock of Redis
 
@@ -93,21 +97,34 @@ class Ledger:
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.hgetall(_key("run", run_id))
                 pipe.exists(_key("beat", run_id))
+                pipe.exists(_key("report-beat", run_id))
                 pipe.time()
-                counts, alive, (now, _) = pipe.execute()
+                counts, alive, reporting, (now, _) = pipe.execute()
         except redis.RedisError:
             return None
         if not counts:
             return None
         numbers = {state: int(counts.get(state, 0)) for state in ("done", "cached", "review", "failed")}
         quiet_s = float(now - int(counts.get("moved", now)))
-        return Progress(**numbers, concluded="concluded" in counts, alive=bool(alive), quiet_s=quiet_s)
+        return Progress(
+            **numbers,
+            submitted="submitted" in counts,
+            concluded="concluded" in counts,
+            alive=bool(alive),
+            reporting=bool(reporting),
+            quiet_s=quiet_s,
+        )
 
     def start(self, run_id: str) -> None:
         """Make a run known, or known again, as moving from now."""
         with contextlib.suppress(redis.RedisError):
             self._redis.hset(_key("run", run_id), "moved", self._redis.time()[0])
             self._redis.expire(_key("run", run_id), KEEP_S)
+
+    def submitted(self, run_id: str) -> None:
+        """Say that all of a run's messages have been sent."""
+        with contextlib.suppress(redis.RedisError):
+            self._redis.hset(_key("run", run_id), "submitted", 1)
 
     def queued(self, queue: str) -> int:
         """Messages that wait in a queue; 0 where Redis does not answer."""
@@ -146,11 +163,12 @@ class Ledger:
             self._redis.delete(_key("deliveries", run_id, name))
 
     @contextlib.contextmanager
-    def claim(self, name: str, lease_s: int, run_id: str | None = None) -> Iterator[bool]:
+    def claim(self, name: str, lease_s: int, run_id: str = "", *, for_report: bool = False) -> Iterator[bool]:
         """Hold the claim on a piece of work, renewed while the block runs; False where somebody else holds it.
 
-        A holder that is killed holds it for a lease longer. The run is shown to be alive beside it.
+        A holder that is killed holds it for a lease longer. The run is shown to be alive, or reporting, beside it.
         """
+        beat = _key("report-beat" if for_report else "beat", run_id) if run_id else ""
         key, token, done = _key("claim", name), uuid.uuid4().hex, threading.Event()
         taken = True
         with _tolerated("claim a tile"):
@@ -158,8 +176,8 @@ class Ledger:
         if not taken:
             yield False
             return
-        self._beat(run_id, lease_s)
-        keeper = threading.Thread(target=self._keep, args=(run_id, key, token, lease_s, done), daemon=True)
+        self._beat(beat, lease_s)
+        keeper = threading.Thread(target=self._keep, args=(beat, key, token, lease_s, done), daemon=True)
         keeper.start()
         try:
             yield True
@@ -174,17 +192,17 @@ class Ledger:
             return max(0.0, float(self._redis.pttl(_key("claim", name))) / 1000)
         return 0.0
 
-    def _keep(self, run_id: str | None, key: str, token: str, lease_s: int, done: threading.Event) -> None:
+    def _keep(self, beat: str, key: str, token: str, lease_s: int, done: threading.Event) -> None:
         while not done.wait(lease_s / 3):
             with _tolerated("renew a claim"):
                 self._renew(keys=[key], args=[token, lease_s * 1000])
-            self._beat(run_id, lease_s)
+            self._beat(beat, lease_s)
 
-    def _beat(self, run_id: str | None, lease_s: int) -> None:
-        if run_id is None:
+    def _beat(self, beat: str, lease_s: int) -> None:
+        if not beat:
             return
         with _tolerated("show that a run is alive"):
-            self._redis.set(_key("beat", run_id), 1, ex=lease_s)
+            self._redis.set(beat, 1, ex=lease_s)
 
 
 def _key(kind: str, *names: str) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import unquote
 
 from pydantic import (
     BaseModel,
@@ -58,10 +59,12 @@ def _uri(value: object) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{value!r} cannot be written as UTF-8") from None
+    if re.match(r"~[^/]*/", value):
+        raise ValueError(f"{value!r}: ~ is the shell's word for a home folder, not known here; write the path out")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", value) is None:
         return value
     if local := re.fullmatch(r"file://(?:localhost)?(/.*)", value, flags=re.DOTALL):
-        return "/" + local[1].lstrip("/")
+        return "/" + unquote(local[1]).lstrip("/")  # a file URI is percent-encoded; a path and an S3 key are not
     if re.fullmatch(r"s3://[^/]+(/.*)?", value, flags=re.DOTALL):
         return value
     raise ValueError(f"{value!r} is not s3://bucket/key, file:///path or a local path")
@@ -193,12 +196,30 @@ class Flight(Radiometry):
         return join_uri(self.out_uri, f"{self.flight_id}.{self.index}.tif")
 
     def radiometry(self, tile: Tile) -> Radiometry:
-        """What holds for a tile: its own word, else the flight's. A tile's `sensor` sets the flight's `bands` aside."""
-        mine = {k: v for k in Radiometry.model_fields if (v := getattr(tile, k)) is not None}
-        theirs = {k: v for k in Radiometry.model_fields if (v := getattr(self, k)) is not None}
-        if "sensor" in mine and "bands" not in mine:
-            theirs.pop("bands", None)
-        return Radiometry(**{**theirs, **mine})
+        """What holds for a tile: its own word, else the flight's.
+
+        A tile's own `sensor` sets aside what the flight says of bands and pixels. Scale and offset of a band are the
+        tile's, or the flight's, never one from each.
+        """
+        flight = Radiometry() if tile.sensor else self
+        merged: dict[str, dict[str, float | None]] = {"scale": {}, "offset": {}, "nodata": {}}
+        for role in INDICES[self.index].roles:
+            calibrated = tile.declared("scale", role) is not None or tile.declared("offset", role) is not None
+            owner, fill = tile if calibrated else flight, tile.declared("nodata", role)
+            merged["scale"][role] = owner.declared("scale", role)
+            merged["offset"][role] = owner.declared("offset", role)
+            merged["nodata"][role] = flight.declared("nodata", role) if fill is None else fill
+        values: dict[str, Any] = {
+            key: {role: v for role, v in by_role.items() if v is not None} for key, by_role in merged.items()
+        }
+        return Radiometry(
+            sensor=tile.sensor or self.sensor,
+            bands=tile.bands or flight.bands,
+            mask_classes=self.mask_classes if tile.mask_classes is None else tile.mask_classes,
+            scale=values["scale"] or None,
+            offset=values["offset"] or None,
+            nodata=values["nodata"] or None,
+        )
 
     def profile(self, tile: Tile) -> SensorProfile | None:
         """The sensor profile that holds for a tile, None where none is declared."""
@@ -336,7 +357,7 @@ def _check_tiles(flight: Flight) -> None:
             raise ManifestRefused(Code.TILE_CLASH, f"two tiles share the same tile_id {tile.tile_id!r}")
         seen.add(tile.tile_id)
         rule = flight.radiometry(tile)
-        _check_band_names(flight.index, tile, rule)
+        _check_band_names(flight.index, tile, rule, flight)
         if isinstance(tile.src_uri, dict):
             lacking = [role for role in roles if role not in tile.src_uri]
             extra = [role for role in tile.src_uri if role not in (*roles, MASK)]
@@ -351,13 +372,13 @@ def _check_tiles(flight: Flight) -> None:
             raise _invalid(f'tile {tile.tile_id!r}: mask_classes needs a "mask" file among src_uri')
 
 
-def _check_band_names(index: str, tile: Tile, rule: Radiometry) -> None:
+def _check_band_names(index: str, tile: Tile, rule: Radiometry, flight: Flight) -> None:
     """Refuse values for bands that nobody has: a misspelt band would be read without its scale."""
     profile = find_profile(rule.sensor) if rule.sensor else None
     known = {*INDICES[index].roles, *COLOURS, *(profile.bands if profile else ())}
     for key in ("bands", "scale", "offset", "nodata"):
-        value = getattr(rule, key)
-        strange = [name for name in value if name not in known] if isinstance(value, dict) else []
+        named = [name for said in (tile, flight) if isinstance(value := getattr(said, key), dict) for name in value]
+        strange = [name for name in named if name not in known]
         if strange:
             raise _invalid(
                 f"tile {tile.tile_id!r}: {key} names {', '.join(strange)}, which is no band of "

@@ -10,20 +10,26 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from flights.errors import FlightsError, Refused
-from flights.manifest import Flight, Tile, folder_of
+from flights.errors import FlightsError
+from flights.manifest import Flight, Tile
 from flights.pipeline import Tools
-from flights.runs import Run, failed_tiles, load_report, load_run
+from flights.runs import Run, failed_tiles, has_ended, load_run
 from flights.survey import survey
 
 log = logging.getLogger(__name__)
+
+# A run that has not ended by then is history: somebody may have done its work elsewhere.
+GIVEN_UP_S = 3 * 24 * 3600
 
 
 class Courier(Protocol):
     """Who carries messages."""
 
-    def waiting(self, run: Run) -> int:
-        """Messages that wait in the queues of a run."""
+    def waiting(self, run: Run, *, for_report: bool) -> int:
+        """Messages that wait in the queue of a run's tiles, or in that of reports and composites."""
+
+    def unserved(self, run: Run) -> list[str]:
+        """Those queues of a run that no worker takes messages from."""
 
     def resend(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
         """Send tiles again, outside any chord."""
@@ -63,7 +69,7 @@ def sweep(tools: Tools, courier: Courier) -> list[Mended]:
 
 def _mend(record: str, tools: Tools, courier: Courier) -> Mended | None:
     run, flight = load_run(tools.stores, record)
-    if run.is_settled_by(load_report(tools.stores, flight)) or not _is_stuck(run, tools) or courier.waiting(run):
+    if has_ended(tools.stores, run) or not _is_stuck(run, tools) or courier.waiting(run, for_report=False):
         return None
     lost = lost_tiles(run, flight, tools)
     tools.ledger.start(run.run_id)  # known again, where Redis has forgotten it; and given time
@@ -76,20 +82,34 @@ def _mend(record: str, tools: Tools, courier: Courier) -> Mended | None:
 
 
 def _is_stuck(run: Run, tools: Tools) -> bool:
+    age_s = (datetime.now(UTC) - run.started).total_seconds()
+    if age_s > GIVEN_UP_S:
+        return False
     progress, after_s = tools.ledger.progress(run.run_id), tools.settings.sweep_after_s
     if progress is None:  # Redis has lost it, or never heard of it
-        return (datetime.now(UTC) - run.started).total_seconds() > after_s
-    return not progress.alive and not progress.concluded and progress.quiet_s > after_s
+        return age_s > after_s
+    return not progress.alive and progress.quiet_s > after_s
 
 
 def clean(tools: Tools) -> int:
     """Remove temporary files and unfinished uploads that killed writers left where recorded flights write; how many."""
-    removed, older_than_s = 0, tools.settings.stale_after_s
+    removed = 0
     for record in tools.stores.folders(tools.settings.runs):
         try:
             _, flight = load_run(tools.stores, record)
-            folders = {folder_of(t.dst_uri) for t in flight.tiles} | {flight.out_uri, record, f"{record}/failures"}
-            removed += sum(tools.stores.clean(folder, older_than_s) for folder in folders)
-        except Refused as error:
+            for folder, names in _written(flight, record).items():
+                removed += tools.stores.clean(folder, names, tools.settings.stale_after_s)
+        except FlightsError as error:
             log.warning("%s could not be cleaned: %s", record, error)
     return removed
+
+
+def _written(flight: Flight, record: str) -> dict[str, set[str]]:
+    """What a flight writes: names by folder."""
+    uris = [t.dst_uri for t in flight.tiles] + [flight.report_uri, flight.mosaic_uri]
+    uris += [f"{record}/{name}.json" for name in ("run", "manifest", "ended")]
+    folders: dict[str, set[str]] = {}
+    for uri in uris:
+        folder, name = uri.rsplit("/", 1)
+        folders.setdefault(folder, set()).add(name)
+    return folders

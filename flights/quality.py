@@ -21,12 +21,12 @@ def judge(quality: Quality, valid_pixels: int, limits: Limits) -> tuple[Review, 
         message = f"no valid pixel, though {quality.some_data} pixels of the source hold data in a band in use"
         return (Review(code="nothing_valid", message=message),)
     found = []
-    implausible = max(quality.clipped + quality.undefined, quality.negative)
+    implausible = max(quality.clipped + quality.undefined, quality.negative, quality.bright)
     if implausible > limits.implausible * quality.measured:
         message = (
             f"{_share(implausible, quality.measured)} are implausible ({quality.negative} with negative reflectance, "
-            f"{quality.clipped} beyond the index's range, {quality.undefined} without a value): "
-            "a wrong offset or scale, or a wrong band?"
+            f"{quality.bright} with a reflectance above 3, {quality.clipped} beyond the index's range, "
+            f"{quality.undefined} without a value): a wrong offset or scale, or a wrong band?"
         )
         found.append(Review(code="implausible_values", message=message))
     if quality.saturated > limits.saturated * quality.measured:

@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flights.bands import BandFacts
+from flights.errors import Code, Refused
 from flights.sensors import QualityMask, SensorProfile
 
 Number = int | float
+_UNTAGGED = (1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Calibration:
     # who said so: "manifest", "sensor", "file", or "none" (pixels are used as they are)
     fills: tuple[float, ...]
     # the pixel values that mean "no data"
+    overruled: str = ""
+    # what the file's own tags say, where the sensor profile has another word
 
     def reflectance(self, pixels: NDArray[np.generic]) -> NDArray[np.float64]:
         """The band in float64, promoted before any arithmetic; fills are calibrated like any value."""
@@ -95,23 +99,42 @@ def calibration(
 ) -> Calibration:
     """The calibration of one band: declared values win over the sensor profile, that over the file's own tags.
 
-    Scale and offset come from one place together: half a calibration from each would be a third one. Declared
-    nodata replaces the file's; the profile's is added to it.
+    Scale and offset come from one place together: half a calibration from each would be a third one. So a lone declared
+    half is refused where somebody else knows another half. Declared nodata replaces the file's; the profile's is added
+    to it.
     """
     if nodata is not None:
         fills: tuple[float, ...] = (float(nodata),)
     else:
         known = (facts.nodata, profile.nodata if profile else None)
         fills = tuple(dict.fromkeys(float(v) for v in known if v is not None))
+    tags = (facts.scale, facts.offset)
+    sensor = None
+    if profile is not None and facts.dtype in profile.scale:
+        sensor = (profile.scale[facts.dtype], profile.offset[facts.dtype])
     if scale is not None or offset is not None:
+        _check_halves(scale, offset, sensor or tags)
         return Calibration(
             1.0 if scale is None else float(scale), 0.0 if offset is None else float(offset), "manifest", fills
         )
-    if profile is not None and facts.dtype in profile.scale:
-        return Calibration(profile.scale[facts.dtype], profile.offset[facts.dtype], "sensor", fills)
-    if (facts.scale, facts.offset) != (1.0, 0.0):
-        return Calibration(facts.scale, facts.offset, "file", fills)
-    return Calibration(1.0, 0.0, "none", fills)
+    if sensor is not None:
+        agree = tags == _UNTAGGED or np.allclose(tags, sensor, rtol=1e-6, atol=1e-12)
+        overruled = "" if agree else f"scale {tags[0]:g}, offset {tags[1]:g}"
+        return Calibration(*sensor, "sensor", fills, overruled)
+    return Calibration(*tags, "none" if tags == _UNTAGGED else "file", fills)
+
+
+def _check_halves(scale: Number | None, offset: Number | None, other: tuple[float, float]) -> None:
+    if scale is None and other[0] != 1.0:
+        raise Refused(
+            Code.CALIBRATION_CONTRADICTION,
+            f"only `offset` ({offset:g}) is declared, and the sensor or the file has scale {other[0]:g}: declare both",
+        )
+    if offset is None and other[1] != 0.0:
+        raise Refused(
+            Code.CALIBRATION_CONTRADICTION,
+            f"only `scale` ({scale:g}) is declared, and the sensor or the file has offset {other[1]:g}: declare both",
+        )
 
 
 def both_zero(pixels: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:

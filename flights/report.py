@@ -1,5 +1,6 @@
 """What is said of a tile and of a flight: outcomes, and how they fold into one answer."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -85,6 +86,8 @@ class BandUse(_Frozen):
     offset: float
     calibrated_by: str
     # "manifest", "sensor", "file", or "none": pixels as they are
+    overruled: str = ""
+    # what the file's own tags say, where the sensor profile has another word
 
 
 class Quality(_Frozen):
@@ -97,6 +100,8 @@ class Quality(_Frozen):
     negative: int = 0
     clipped: int = 0
     undefined: int = 0
+    bright: int = 0
+    # of a reflectance above 3 in a band in use, where the scale is known
     saturated: int = 0
     # at the top of the source's range in a band in use
 
@@ -111,6 +116,10 @@ class Product(_Frozen):
     quality: Quality = Field(default_factory=Quality)
     max_shift_px: float = 0.0
     # of a mosaic
+
+    def as_text(self) -> str:
+        """JSON in ASCII: an object's metadata holds nothing else."""
+        return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
 
 
 class TileOutcome(_Frozen):
@@ -206,6 +215,19 @@ def refused(flight_id: str, error: FlightsError) -> FlightReport:
         status=FlightStatus.REFUSED,
         complete=False,
         tiles=TileCounts(total=0),
+        outcomes=(),
+        error=Problem.of(error),
+    )
+
+
+def unanswered(flight_id: str, run_id: str, total: int, error: FlightsError) -> FlightReport:
+    """The report of a flight of which storage or broker would not tell enough for an answer."""
+    return FlightReport(
+        flight_id=flight_id,
+        run_id=run_id,
+        status=FlightStatus.INCOMPLETE,
+        complete=False,
+        tiles=TileCounts(total=total),
         outcomes=(),
         error=Problem.of(error),
     )

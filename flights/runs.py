@@ -4,13 +4,15 @@
 it any run is ended from storage alone, whatever became of the queue.
 """
 
+import json
 import logging
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from flights.errors import Code, ManifestRefused, Refused
+from flights.errors import Code, ManifestRefused, Refused, Superseded
 from flights.manifest import Flight, Tile, join_uri, parse_manifest
 from flights.report import FlightReport, FlightStatus, TileOutcome
 from flights.store import Stores
@@ -37,6 +39,10 @@ class Run(BaseModel):
     # where its tiles were sent
     tile_ids: tuple[str, ...] | None = None
     # the tiles that were asked for; None: all of the flight
+
+    def remakes(self, tile_id: str) -> bool:
+        """Whether a product of an earlier run does not count, even where it is current."""
+        return self.overwrite and (self.tile_ids is None or tile_id in self.tile_ids)
 
     def tiles_of(self, flight: Flight) -> list[Tile]:
         """The tiles that this run is to make, where they are not current."""
@@ -70,10 +76,9 @@ class Job(BaseModel):
     flight: Flight
 
     @classmethod
-    def of(cls, run: Run, flight: Flight, tile_ids: set[str]) -> Self:
+    def of(cls, run: Run, flight: Flight, tiles: Iterable[Tile]) -> Self:
         """The job of some tiles of a flight."""
-        tiles = tuple(t for t in flight.tiles if t.tile_id in tile_ids)
-        return cls(run=run, flight=flight.model_copy(update={"tiles": tiles}))
+        return cls(run=run, flight=flight.model_copy(update={"tiles": tuple(tiles)}))
 
 
 def record_uri(runs_uri: str, flight_id: str) -> str:
@@ -100,32 +105,61 @@ def load_run(stores: Stores, record: str) -> tuple[Run, Flight]:
         raise Refused(Code.MANIFEST_INVALID, message) from error
 
 
+def check_authority(stores: Stores, run: Run) -> None:
+    """Superseded where a newer run of the flight is recorded; asked just before anything is published."""
+    raw = stores.read(join_uri(run.record_uri, "run.json"))
+    if raw is not None and f'"{run.run_id}"'.encode() not in raw:
+        raise Superseded(run.flight_id, run.run_id)
+
+
+def mark_ended(stores: Stores, run: Run) -> None:
+    """Record that a run has had its last word: no sweep is to take it up again, whatever becomes of its report."""
+    stores.write(join_uri(run.record_uri, "ended.json"), json.dumps({"run_id": run.run_id}).encode())
+
+
+def has_ended(stores: Stores, run: Run) -> bool:
+    """Whether a run has had its last word."""
+    raw = stores.read(join_uri(run.record_uri, "ended.json"))
+    return raw is not None and f'"{run.run_id}"'.encode() in raw
+
+
 def save_failure(stores: Stores, run: Run, outcome: TileOutcome) -> None:
-    """Record why a tile has no product."""
-    stores.write(_failure_uri(run, outcome.tile_id), outcome.model_dump_json().encode())
+    """Record why a tile has no product; another run's record of the same tile is another one."""
+    uri = join_uri(run.record_uri, f"failures/{outcome.tile_id}@{run.run_id}.json")
+    stores.write(uri, outcome.model_dump_json().encode())
 
 
-def load_failure(stores: Stores, run: Run, tile_id: str) -> TileOutcome | None:
-    """The recorded failure of a tile, None where there is none."""
-    raw = stores.read(_failure_uri(run, tile_id))
+def failure_records(stores: Stores, run: Run) -> dict[str, str]:
+    """The newest recorded failure of each tile: its URI, which names the run (runs sort by time)."""
+    found: dict[str, str] = {}
+    for uri in sorted(stores.list(join_uri(run.record_uri, "failures")), key=lambda uri: uri.rsplit("@", 1)[-1]):
+        name = uri.rsplit("/", 1)[1]
+        if "@" in name:  # no name of a tile holds one
+            found[name.rsplit("@", 1)[0]] = uri
+    return found
+
+
+def load_failure(stores: Stores, uri: str) -> TileOutcome | None:
+    """A recorded failure, None where it is gone or damaged."""
+    raw = stores.read(uri)
     try:
         return TileOutcome.model_validate_json(raw) if raw else None
     except ValidationError:
-        log.warning("the recorded failure of tile %s is damaged", tile_id)
+        log.warning("%s is damaged", uri)
         return None
 
 
 def failed_tiles(stores: Stores, run: Run) -> set[str]:
-    """The tiles of which a failure is recorded."""
-    names = [uri.rsplit("/", 1)[1] for uri in stores.list(join_uri(run.record_uri, "failures"))]
-    # What a killed writer left behind is hidden; a tile's name never begins with a dot.
-    return {name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")}
+    """The tiles of which this very run has recorded a failure."""
+    ending = f"@{run.run_id}.json"
+    return {tile_id for tile_id, uri in failure_records(stores, run).items() if uri.endswith(ending)}
 
 
 def forget_failures(stores: Stores, run: Run, tile_ids: set[str]) -> None:
     """Remove the recorded failures of tiles that are about to be tried again."""
-    for tile_id in failed_tiles(stores, run) & tile_ids:
-        stores.delete(_failure_uri(run, tile_id))
+    for tile_id, uri in failure_records(stores, run).items():
+        if tile_id in tile_ids:
+            stores.delete(uri)
 
 
 def load_report(stores: Stores, flight: Flight) -> FlightReport | None:
@@ -141,7 +175,3 @@ def load_report(stores: Stores, flight: Flight) -> FlightReport | None:
 def save_report(stores: Stores, flight: Flight, report: FlightReport) -> None:
     """Publish a flight's report, in one step."""
     stores.write(flight.report_uri, report.model_dump_json(indent=1).encode())
-
-
-def _failure_uri(run: Run, tile_id: str) -> str:
-    return join_uri(run.record_uri, f"failures/{tile_id}.json")

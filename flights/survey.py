@@ -69,7 +69,7 @@ class Seen:
         product = self.published.product if self.published else None
         if product is None or self.fingerprint is None or product.fingerprint != self.fingerprint:
             return None
-        return None if run and run.overwrite and product.run_id != run.run_id else product
+        return None if run and run.remakes(self.tile.tile_id) and product.run_id != run.run_id else product
 
     def plan(self, run: Run | None = None) -> Plan:
         """What is to be done about the tile."""

@@ -434,7 +434,7 @@ def test_nothing_of_a_broken_tile_is_left(flown: Flown) -> None:
     assert sound_products <= there
     assert list((flown.folder / "state" / "scratch").iterdir()) == []
     assert list(flown.folder.rglob("*.part")) == []
-    recorded = {path.stem for path in (flown.folder / "state" / "runs" / "F" / "failures").iterdir()}
+    recorded = {path.name.rsplit("@", 1)[0] for path in (flown.folder / "state" / "runs" / "F" / "failures").iterdir()}
     assert recorded == {name for name, outcome in flown.outcomes.items() if outcome.error}
 
 

@@ -113,7 +113,7 @@ def test_a_flight_on_s3(fleet: str, s3: Any, tmp_path: Path) -> None:
     assert report["mosaic"]["uri"] == "s3://ndvi/F1/F1.ndvi.tif"
     assert_object(s3, report["mosaic"]["uri"], np.hstack(list(flight.expected.values())))
     assert strict_json(read_object(s3, "s3://ndvi/F1/F1.report.json").decode()) == report
-    assert set(keys(s3, "ndvi", "runs/")) == {"runs/F1/manifest.json", "runs/F1/run.json"}
+    assert set(keys(s3, "ndvi", "runs/")) == {f"runs/F1/{name}.json" for name in ("manifest", "run", "ended")}
     assert not (tmp_path / "state" / "runs").exists()
 
     local = processes.run_batch("run", "--json", flight.manifest)
@@ -142,7 +142,7 @@ def test_an_incomplete_flight_on_s3_is_reported_and_mended(fleet: str, s3: Any, 
     assert (done.returncode, report["status"], report["mosaic"]) == (3, "incomplete", None)
     assert report["outcomes"][1]["error"]["code"] == "source_missing"
     assert "s3://raw/F2/src/b.tif" in report["outcomes"][1]["error"]["message"]
-    assert set(keys(s3, "ndvi", "runs/F2/failures/")) == {"runs/F2/failures/b.json"}
+    assert set(keys(s3, "ndvi", "runs/F2/failures/")) == {f"runs/F2/failures/b@{report['run_id']}.json"}
     derived = processes.run_batch("report", "--json", "F2")
     assert json_lines(derived.stdout)[0]["tiles"] == report["tiles"]
 
@@ -200,7 +200,9 @@ def test_relative_uris_below_an_odd_prefix(fleet: str, s3: Any, tmp_path: Path) 
 
 def begin(flight: Flight, at_hand: Tools, tile_ids: tuple[str, ...] = ()) -> Follower:
     """Plan and send a flight as `run_batch.py run` does."""
-    return run_batch._begin(flight, tile_ids, False, "batch", "complete", at_hand, at_hand.settings)
+    began = run_batch._begin(flight, tile_ids, False, "batch", "complete", at_hand, at_hand.settings)
+    assert isinstance(began, Follower), began
+    return began
 
 
 def follow(follower: Follower) -> Any:
@@ -328,7 +330,7 @@ def test_a_flight_in_process(in_process: Tools, tmp_path: Path) -> None:
     made = make_flight(tmp_path / "F7", "F7", TILES)
     flight = load_flight(in_process.stores, upload(client, made, "F7"))
     run = new_run(flight, in_process)
-    jobs = {t: Job.of(run, flight, {t}) for t in TILES}
+    jobs = {t.tile_id: Job.of(run, flight, [t]) for t in flight.tiles}
     direct = write_tile(jobs["a"], flight.tiles[0], in_process)
     applied = [tasks.ndvi_tile.apply(args=[jobs[t].model_dump(mode="json")]).get() for t in ("b", "c")]
     assert direct.state is TileState.DONE
@@ -352,7 +354,7 @@ def test_a_failure_in_process_is_a_value(in_process: Tools, tmp_path: Path) -> N
     flight = load_flight(in_process.stores, upload(client, made, "F8"))
     client.put_object(Bucket="raw", Key="F8/src/a.tif", Body=b"<html>not found</html>")
     run = new_run(flight, in_process)
-    outcome = tasks.ndvi_tile.apply(args=[Job.of(run, flight, {"a"}).model_dump(mode="json")]).get()
+    outcome = tasks.ndvi_tile.apply(args=[Job.of(run, flight, flight.tiles[:1]).model_dump(mode="json")]).get()
     assert (outcome["state"], outcome["error"]["code"]) == ("failed", "source_not_raster")
     assert outcome["error"]["transient"] is False
     report = finalise(run, flight, [], in_process)
@@ -366,6 +368,6 @@ def test_a_local_tile_in_process(in_process: Tools, tmp_path: Path) -> None:
     made = make_flight(tmp_path / "F9", "F9", ["a"])
     flight = load_flight(in_process.stores, str(made.manifest))
     run = new_run(flight, in_process)
-    outcome = write_tile(Job.of(run, flight, {"a"}), flight.tiles[0], in_process)
+    outcome = write_tile(Job.of(run, flight, flight.tiles[:1]), flight.tiles[0], in_process)
     assert outcome.state is TileState.DONE
     assert_pixels(made.product("a"), made.expected["a"])

@@ -465,6 +465,14 @@ def test_masks_that_nobody_can_read(changes: dict[str, Any], src_uri: Any, named
 # ---------------------------------------------------------------- a tile's word and its flight's
 
 
+def each(value: float) -> dict[str, float]:
+    """One value for every band in use."""
+    return {"red": value, "nir": value}
+
+
+EACH = {"scale": each(1e-4), "offset": each(-0.1), "nodata": each(0)}
+
+
 @pytest.mark.parametrize(
     ("flight", "tile", "expected"),
     [
@@ -478,10 +486,22 @@ def test_masks_that_nobody_can_read(changes: dict[str, Any], src_uri: Any, named
             {"bands": {"red": 1, "nir": 2}},
             {"bands": {"red": 1, "nir": 2}, "sensor": "naip"},
         ),
-        ({"scale": 1e-4, "offset": -0.1, "nodata": 0}, {}, {"scale": 1e-4, "offset": -0.1, "nodata": 0}),
-        ({"scale": 1e-4, "offset": -0.1}, {"scale": 2e-4}, {"scale": 2e-4, "offset": -0.1}),
+        (
+            {"scale": 1e-4, "offset": -0.1, "nodata": 0},
+            {},
+            {"scale": each(1e-4), "offset": each(-0.1), "nodata": each(0)},
+        ),
+        (
+            {"scale": 1e-4, "offset": -0.1},
+            {"scale": 2e-4},
+            {"scale": each(2e-4), "offset": None},
+        ),
         ({"scale": 1e-4}, {"scale": {"red": 1, "nir": 2}}, {"scale": {"red": 1, "nir": 2}}),
-        ({"offset": -0.1, "nodata": 7}, {"offset": 0, "nodata": 0}, {"offset": 0, "nodata": 0}),  # zero is a word
+        (
+            {"offset": -0.1, "nodata": 7},
+            {"offset": 0, "nodata": 0},
+            {"offset": each(0), "nodata": each(0)},
+        ),  # zero is a word
     ],
 )
 def test_what_holds_for_a_tile(flight: dict[str, Any], tile: dict[str, Any], expected: dict[str, Any]) -> None:

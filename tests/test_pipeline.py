@@ -24,7 +24,7 @@ from flights.manifest import Flight, parse_manifest
 from flights.pipeline import Tools, composite_flight, derive_report, finalise, write_tile
 from flights.raster.cog import PRODUCT_TAG, CogWriter
 from flights.report import FlightReport, FlightStatus, TileCounts, TileOutcome, TileState
-from flights.runs import CompositeRule, Job, Run, load_failure, load_report, record_uri, save_run
+from flights.runs import CompositeRule, Job, Run, failure_records, load_failure, load_report, record_uri, save_run
 from flights.settings import Settings
 from flights.store import Stores, open_stores
 from flights.store.s3 import S3Store
@@ -383,9 +383,10 @@ def test_the_same_product_published_meanwhile_is_found(bench: Bench, monkeypatch
     bench.source()
     flight = bench.flight()
     theirs: list[TileOutcome] = []
-    meanwhile(monkeypatch, lambda: theirs.extend(bench.make(flight)))
-    (ours,) = bench.make(flight)
-    assert (ours.state, ours.cached, ours.attempts) == (TileState.DONE, True, 2)
+    run = bench.run(flight)
+    meanwhile(monkeypatch, lambda: theirs.extend(bench.make(flight, run)))
+    (ours,) = bench.make(flight, run)
+    assert (ours.state, ours.cached, ours.attempts) == (TileState.DONE, False, 2)
     assert ours.product == theirs[0].product == bench.identity(ours.dst_uri)
 
 
@@ -458,7 +459,7 @@ def test_a_failure_is_an_outcome_and_a_record(bench: Bench, failure: str) -> Non
     assert (outcome.state, outcome.error.code, outcome.attempts) == (TileState.FAILED, code, 1)
     assert not outcome.error.transient
     assert bench.uri("raw/t1.tif") in outcome.error.message
-    assert load_failure(bench.stores, run, "t1") == outcome
+    assert load_failure(bench.stores, failure_records(bench.stores, run)["t1"]) == outcome
     assert bench.stores.stat(outcome.dst_uri) is None
     report = finalise(run, flight, [], bench.tools)
     assert (report.status, report.complete) == (FlightStatus.INCOMPLETE, False)
@@ -775,7 +776,8 @@ def test_the_mosaic_comes_after_the_report(bench: Bench) -> None:
     after = composite_flight(run, bench.tools)
     assert after is not None
     assert run.is_settled_by(after)
-    assert said(after) == said(report) | {"mosaic": said(after)["mosaic"]}
+    added = {"mosaic": said(after)["mosaic"], "products": said(report)["products"] | {"mosaic": flight.mosaic_uri}}
+    assert said(after) == said(report) | added
     progress = bench.tools.ledger.progress(run.run_id)
     assert progress is not None
     assert progress.concluded

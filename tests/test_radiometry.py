@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flights.bands import BandFacts
+from flights.errors import Refused
 from flights.radiometry import Calibration, both_zero, calibration, is_removed, is_saturated
 from flights.sensors import QualityMask, SensorProfile
 
@@ -116,12 +117,8 @@ def band(dtype: str = "uint16", scale: float = 1.0, offset: float = 0.0, nodata:
         (band("uint8"), SENSOR, {}, (1.0, 0.0, "none")),
         (band("uint8", scale=0.5), SENSOR, {}, (0.5, 0.0, "file")),
         (band(scale=0.5, offset=-1.0), SENSOR, {"scale": 2e-4, "offset": 0.3}, (2e-4, 0.3, "manifest")),
-        # Half a calibration is not completed from elsewhere.
-        (band(scale=0.5, offset=-1.0), SENSOR, {"scale": 2e-4}, (2e-4, 0.0, "manifest")),
-        (band(scale=0.5, offset=-1.0), SENSOR, {"offset": 0.3}, (1.0, 0.3, "manifest")),
-        # Declaring that there is none is a declaration.
-        (band(scale=0.5, offset=-1.0), SENSOR, {"scale": 1}, (1.0, 0.0, "manifest")),
-        (band(scale=0.5, offset=-1.0), SENSOR, {"offset": 0}, (1.0, 0.0, "manifest")),
+        (band(scale=0.5), None, {"scale": 2e-4}, (2e-4, 0.0, "manifest")),
+        (band(offset=-1.0), None, {"offset": 0}, (1.0, 0.0, "manifest")),  # that there is none is a word, too
     ],
 )
 def test_who_calibrates(
@@ -132,6 +129,32 @@ def test_who_calibrates(
 ) -> None:
     found = calibration(facts, profile, declared.get("scale"), declared.get("offset"), None)
     assert (found.scale, found.offset, found.origin) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "profile", "declared", "names"),
+    [
+        (band(), SENSOR, {"scale": 2e-4}, ["`scale`", "0.0002", "offset -0.1"]),
+        (band(), SENSOR, {"offset": 0}, ["`offset`", "scale 0.0001"]),
+        (band(scale=0.5, offset=-1.0), None, {"scale": 1}, ["`scale`", "offset -1"]),
+        (band(scale=0.5, offset=-1.0), None, {"offset": 0.3}, ["`offset`", "scale 0.5"]),
+    ],
+)
+def test_half_a_calibration_is_not_completed_from_elsewhere(
+    facts: BandFacts, profile: SensorProfile | None, declared: Mapping[str, float], names: list[str]
+) -> None:
+    with pytest.raises(Refused) as refused:
+        calibration(facts, profile, declared.get("scale"), declared.get("offset"), None)
+    assert refused.value.code == "calibration_contradiction"
+    assert [name for name in names if name not in str(refused.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "overruled"),
+    [(band(), ""), (band(scale=1e-4, offset=-0.1), ""), (band(scale=1e-4), "scale 0.0001, offset 0")],
+)
+def test_tags_that_a_profile_overrules_are_told(facts: BandFacts, overruled: str) -> None:
+    assert calibration(facts, SENSOR, None, None, None).overruled == overruled
 
 
 @pytest.mark.parametrize(

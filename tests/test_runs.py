@@ -10,18 +10,22 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from flights.errors import Code, FlightsError, Refused, Transient
+from flights.errors import Code, FlightsError, Refused, Superseded, Transient
 from flights.manifest import Flight, parse_manifest
 from flights.report import FlightReport, FlightStatus, Mosaic, Problem, Stats, TileCounts, failed
 from flights.runs import (
     CompositeRule,
     Job,
     Run,
+    check_authority,
     failed_tiles,
+    failure_records,
     forget_failures,
+    has_ended,
     load_failure,
     load_report,
     load_run,
+    mark_ended,
     record_uri,
     save_failure,
     save_report,
@@ -112,7 +116,7 @@ def test_the_files_of_a_record(stores: Stores, place: str) -> None:
     save_failure(stores, run(place), failed("a", "/out/a.tif", Refused(Code.CRS_MISMATCH, "no")))
     names = [uri.removeprefix(f"{place}/runs/F001/") for uri in stores.list(f"{place}/runs/F001")]
     assert sorted(names) == ["manifest.json", "run.json"]
-    assert list(stores.list(f"{place}/runs/F001/failures")) == [f"{place}/runs/F001/failures/a.json"]
+    assert list(stores.list(f"{place}/runs/F001/failures")) == [f"{place}/runs/F001/failures/a@r1.json"]
     body = json.loads(stores.read(f"{place}/runs/F001/run.json") or b"")
     assert (body["run_id"], body["flight_id"]) == ("r1", "F001")
 
@@ -159,18 +163,46 @@ def test_failures_come_back_and_are_forgotten(stores: Stores, place: str) -> Non
         save_failure(stores, of, failed(name, f"/out/{name}.tif", Transient(Code.DISK_FULL, name), attempts=2))
     assert failed_tiles(stores, of) == set(names)
     for name in names:
-        found = load_failure(stores, of, name)
+        found = load_failure(stores, failure_records(stores, of)[name])
         assert found == failed(name, f"/out/{name}.tif", Transient(Code.DISK_FULL, name), attempts=2)
-    assert load_failure(stores, of, "never") is None
+    assert load_failure(stores, f"{of.record_uri}/failures/never@{of.run_id}.json") is None
     forget_failures(stores, of, {"a", "c d", "never"})
     assert failed_tiles(stores, of) == {"b.json", "é", "t.1"}
-    assert load_failure(stores, of, "a") is None
+    assert "a" not in failure_records(stores, of)
+
+
+def test_another_runs_failure_is_told_but_is_not_this_ones(stores: Stores, place: str) -> None:
+    """A late message of an older run speaks for that run alone; the newest word on a tile is the one to tell."""
+    older, newer = (run(place).model_copy(update={"run_id": run_id}) for run_id in ("20260101T0-a", "20260102T0-b"))
+    save_failure(stores, newer, failed("a", "/out/a.tif", Refused(Code.SOURCE_CORRUPT, "newer")))
+    save_failure(stores, older, failed("a", "/out/a.tif", Refused(Code.CRS_MISSING, "older")))
+    save_failure(stores, older, failed("b", "/out/b.tif", Refused(Code.CRS_MISSING, "older")))
+    assert failed_tiles(stores, newer) == {"a"}
+    told = {name: load_failure(stores, uri) for name, uri in failure_records(stores, newer).items()}
+    assert {name: o.error.message for name, o in told.items() if o and o.error} == {"a": "newer", "b": "older"}
+
+
+def test_a_run_that_is_not_the_last_has_no_authority(stores: Stores, place: str) -> None:
+    first = run(place)
+    check_authority(stores, first)  # nothing is recorded: nobody else has it
+    save_run(stores, first, flight(place))
+    check_authority(stores, first)
+    save_run(stores, first.model_copy(update={"run_id": "another"}), flight(place))
+    with pytest.raises(Superseded):
+        check_authority(stores, first)
+
+
+def test_a_run_has_ended_when_that_is_recorded(stores: Stores, place: str) -> None:
+    assert not has_ended(stores, run(place))
+    mark_ended(stores, run(place))
+    assert has_ended(stores, run(place))
+    assert not has_ended(stores, run(place).model_copy(update={"run_id": "another"}))
 
 
 def test_the_last_failure_of_a_tile_stands(stores: Stores, place: str) -> None:
     for code in (Code.DISK_FULL, Code.SOURCE_CORRUPT):
         save_failure(stores, run(place), failed("a", "/out/a.tif", Refused(code, "no")))
-    found = load_failure(stores, run(place), "a")
+    found = load_failure(stores, failure_records(stores, run(place))["a"])
     assert found is not None
     assert found.error == Problem(code="source_corrupt", message="no")
 
@@ -261,11 +293,11 @@ def test_when_a_run_is_settled(rule: CompositeRule, published: FlightReport | No
 
 @pytest.mark.parametrize(
     ("wanted", "found"),
-    [({"b"}, ["b"]), ({"c", "a"}, ["a", "c"]), ({"a", "b", "c"}, ["a", "b", "c"]), ({"b", "never"}, ["b"])],
+    [({"b"}, ["b"]), ({"c", "a"}, ["a", "c"]), ({"a", "b", "c"}, ["a", "b", "c"])],
 )
 def test_a_job_is_some_tiles_of_a_flight(wanted: set[str], found: list[str]) -> None:
     whole = flight("/x", "a", "b", "c")
-    job = Job.of(run("/x"), whole, wanted)
+    job = Job.of(run("/x"), whole, [t for t in whole.tiles if t.tile_id in wanted])
     assert [t.tile_id for t in job.flight.tiles] == found
     assert all(t in whole.tiles for t in job.flight.tiles)
     assert (job.flight.out_uri, job.flight.flight_id) == (whole.out_uri, whole.flight_id)
@@ -274,7 +306,7 @@ def test_a_job_is_some_tiles_of_a_flight(wanted: set[str], found: list[str]) -> 
 
 @pytest.mark.parametrize("more", [{}, {"nodata": "nan"}, {"out_uri": "s3://ndvi/"}, {"acquired": "2026-06-14"}])
 def test_a_job_survives_the_queue(more: dict[str, Any]) -> None:
-    job = Job.of(run("/x", overwrite=True, composite="any"), flight("/x", **more), {"a"})
+    job = Job.of(run("/x", overwrite=True, composite="any"), whole := flight("/x", **more), whole.tiles)
     carried = Job.model_validate(json.loads(json.dumps(job.model_dump(mode="json", exclude_defaults=True))))
     assert carried.run == job.run
     assert Job.model_validate_json(job.model_dump_json()).model_dump_json() == job.model_dump_json()

@@ -1,17 +1,17 @@
 """The work itself: a tile, a flight's answer, a flight's composite; each one story, top to bottom."""
 
 from flights.pipeline.answer import derive_report, finalise
-from flights.pipeline.composite import amend_report, composite_flight
+from flights.pipeline.composite import composite_flight, settle_composite
 from flights.pipeline.tile import settle_tile, write_tile
 from flights.pipeline.tools import Tools, clear_scratch
 
 __all__ = [
     "Tools",
-    "amend_report",
     "clear_scratch",
     "composite_flight",
     "derive_report",
     "finalise",
+    "settle_composite",
     "settle_tile",
     "write_tile",
 ]

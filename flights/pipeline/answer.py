@@ -26,7 +26,7 @@ from flights.report import (
     missing,
     pool_stats,
 )
-from flights.runs import Run, load_failure, load_report, save_report
+from flights.runs import Run, check_authority, failure_records, load_failure, load_report, mark_ended, save_report
 from flights.store import Stores
 from flights.survey import Seen, look_at_product, survey
 
@@ -38,10 +38,17 @@ def finalise(run: Run, flight: Flight, told: Iterable[TileOutcome], tools: Tools
     error is Transient: storage gave no answer, so there is no answer.
     """
     report = derive_report(run, flight, tools.stores, tools.limits, told)
+    check_authority(tools.stores, run)
     save_report(tools.stores, flight, report)
     if run.is_settled_by(report):
-        tools.ledger.conclude(run.run_id)
+        end_run(run, tools)
     return report
+
+
+def end_run(run: Run, tools: Tools) -> None:
+    """A run has had its last word: whoever waits is told, and no sweep takes it up again."""
+    mark_ended(tools.stores, run)
+    tools.ledger.conclude(run.run_id)
 
 
 def derive_report(
@@ -63,7 +70,9 @@ def derive_report(
         finished=datetime.now(UTC),
         versions=_versions(),
     )
-    return report.model_copy(update=_standing_composite(run, flight, report, stores))
+    report = report.model_copy(update=_standing_composite(run, flight, report, stores))
+    products = {"report": flight.report_uri} | ({"mosaic": report.mosaic.uri} if report.mosaic else {})
+    return report.model_copy(update={"products": products})
 
 
 def _standing_composite(run: Run, flight: Flight, report: FlightReport, stores: Stores) -> dict[str, object]:
@@ -78,10 +87,14 @@ def _standing_composite(run: Run, flight: Flight, report: FlightReport, stores: 
         cached = product.run_id != run.run_id
         if not (cached and run.overwrite):
             return {"mosaic": mosaic_of(flight.mosaic_uri, product, report, cached=cached)}
+    found: dict[str, object] = {}
+    if product and not run.wants_composite(report):
+        note = f"an older mosaic, of other tiles than these, lies at {flight.mosaic_uri} (of run {product.run_id})"
+        found["notes"] = (*report.notes, note)
     before = load_report(stores, flight)
     if before and before.run_id == run.run_id and composited(before) == composited(report):
-        return {"mosaic_error": before.mosaic_error}
-    return {}
+        found["mosaic_error"] = before.mosaic_error
+    return found
 
 
 def composited(report: FlightReport) -> dict[str, str]:
@@ -106,6 +119,9 @@ def _notes(flight: Flight, outcomes: Sequence[TileOutcome]) -> Iterator[str]:
     empty = [o.tile_id for o in outcomes if o.stats and o.stats.count == 0]
     if empty:
         yield f"{len(empty)} tiles hold no valid pixel: {', '.join(empty[:10])}{' ...' if len(empty) > 10 else ''}"
+    overruled = {use.overruled for o in outcomes for use in (o.bands or {}).values() if use.overruled}
+    if overruled:
+        yield f"the files' own tags ({'; '.join(sorted(overruled))}) were overruled by the sensor profile"
     measured = [o for o in outcomes if o.stats and o.stats.mean is not None]
     low = [o.tile_id for o in measured if o.stats and (o.stats.mean or 0) < 0]
     if flight.index == "ndvi" and measured and len(low) > len(measured) / 2:
@@ -117,11 +133,16 @@ def _notes(flight: Flight, outcomes: Sequence[TileOutcome]) -> Iterator[str]:
 
 def assess(run: Run, flight: Flight, told: Iterable[TileOutcome], stores: Stores, limits: Limits) -> list[TileOutcome]:
     """The outcome of every tile of a flight, in manifest order; nothing is written."""
-    known = by_tile(list(told))
-    return [_assess_tile(run, s, known.get(s.tile.tile_id), stores, limits) for s in survey(stores, flight)]
+    known, failures = by_tile(list(told)), failure_records(stores, run)
+    return [
+        _assess_tile(run, seen, known.get(seen.tile.tile_id), failures.get(seen.tile.tile_id), stores, limits)
+        for seen in survey(stores, flight)
+    ]
 
 
-def _assess_tile(run: Run, seen: Seen, told: TileOutcome | None, stores: Stores, limits: Limits) -> TileOutcome:
+def _assess_tile(
+    run: Run, seen: Seen, told: TileOutcome | None, failure_uri: str | None, stores: Stores, limits: Limits
+) -> TileOutcome:
     tile = seen.tile
     product = seen.current(run)
     if product and seen.source and seen.published:
@@ -129,13 +150,15 @@ def _assess_tile(run: Run, seen: Seen, told: TileOutcome | None, stores: Stores,
         return found.model_copy(update={"attempts": told.attempts, "seconds": told.seconds}) if told else found
     if told and told.state is TileState.FAILED:
         return told
-    recorded = load_failure(stores, run, tile.tile_id)
+    recorded = load_failure(stores, failure_uri) if failure_uri else None
     if recorded:
         return recorded
     if error := seen.source_error or seen.product_error:
         return failed(tile.tile_id, tile.dst_uri, error)
     there = "a product of another source or other parameters lies" if seen.published else "there is no product"
-    return missing(tile.tile_id, tile.dst_uri, f"{there} at {tile.dst_uri}, and no worker reported a failure")
+    asked = run.tile_ids is None or tile.tile_id in run.tile_ids
+    why = "no worker reported a failure" if asked else "this run was not asked for it"
+    return missing(tile.tile_id, tile.dst_uri, f"{there} at {tile.dst_uri}, and {why}")
 
 
 def _versions() -> dict[str, str]:

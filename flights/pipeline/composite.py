@@ -3,16 +3,16 @@
 from functools import partial
 from pathlib import Path
 
-from flights.errors import Code, FlightsError, Refused
+from flights.errors import Code, FlightsError, Refused, Superseded
 from flights.fingerprint import mosaic_fingerprint
 from flights.manifest import Flight, Tile
-from flights.pipeline.answer import composited, mosaic_of
+from flights.pipeline.answer import composited, end_run, mosaic_of
 from flights.pipeline.tile import product_tags
 from flights.pipeline.tools import Tools, retried, scratch_folder
 from flights.raster.cog import CogWriter
 from flights.raster.mosaic import Piece, lay_out, write_mosaic
 from flights.report import FlightReport, Mosaic, Problem, Product, TileState
-from flights.runs import Run, load_report, load_run, save_report
+from flights.runs import Run, check_authority, load_report, load_run, save_report
 from flights.store import Stat, Stores
 from flights.survey import PRODUCT_METADATA, look_at_product
 
@@ -24,20 +24,31 @@ def composite_flight(run: Run, tools: Tools) -> FlightReport | None:
     """
     current, flight = load_run(tools.stores, run.record_uri)
     report = load_report(tools.stores, flight)
-    if current.run_id != run.run_id or report is None or report.run_id != run.run_id:
+    if current.run_id != run.run_id or report is None or report.run_id != run.run_id or not run.wants_composite(report):
         return None
     try:
         mosaic = retried(partial(_make_mosaic, run, flight, report, tools), tools.settings.transient_attempts)
-        report = report.model_copy(update={"mosaic": mosaic, "mosaic_error": None})
+    except Superseded:
+        return None
     except FlightsError as error:
-        report = report.model_copy(update={"mosaic": None, "mosaic_error": Problem.of(error)})
-    return amend_report(run, flight, report, tools)
+        return settle_composite(run, flight, Problem.of(error), tools)
+    return settle_composite(run, flight, mosaic, tools)
 
 
-def amend_report(run: Run, flight: Flight, report: FlightReport, tools: Tools) -> FlightReport:
-    """Publish a report that the composite has been settled in."""
+def settle_composite(run: Run, flight: Flight, what: Mosaic | Problem, tools: Tools) -> FlightReport | None:
+    """Add a composite, or why there is none, to the run's report, and end the run; None where it is another run's."""
+    report = load_report(tools.stores, flight)
+    if report is None or report.run_id != run.run_id:
+        return None
+    if isinstance(what, Mosaic):
+        settled: dict[str, object] = {"mosaic": what, "mosaic_error": None}
+        settled["products"] = report.products | {"mosaic": what.uri}
+    else:
+        settled = {"mosaic": None, "mosaic_error": what}
+    report = report.model_copy(update=settled)
+    check_authority(tools.stores, run)
     save_report(tools.stores, flight, report)
-    tools.ledger.conclude(run.run_id)
+    end_run(run, tools)
     return report
 
 
@@ -69,7 +80,8 @@ def _make_mosaic(run: Run, flight: Flight, report: FlightReport, tools: Tools) -
         for tile, (_, stat) in zip(tiles, pieces, strict=True):
             if not tile.dst_uri.startswith("s3://"):  # S3 reads are pinned, a local file is read where it lies
                 _check_unchanged(stores, tile, stat)
-        metadata = {PRODUCT_METADATA: product.model_dump_json()}
+        check_authority(stores, run)
+        metadata = {PRODUCT_METADATA: product.as_text()}
         stores.publish(path, uri, before.stat if before else None, metadata)
     return mosaic_of(uri, product, report, cached=False)
 

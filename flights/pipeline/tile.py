@@ -1,11 +1,12 @@
 """Making one tile's product."""
 
 import logging
+import shutil
 import time
 from pathlib import Path
 
 from flights import __version__
-from flights.errors import Code, FlightsError, Refused, SourceChanged
+from flights.errors import Code, FlightsError, Refused, SourceChanged, Transient
 from flights.fingerprint import tile_fingerprint
 from flights.indices import INDICES, Index, IndexStrip, compute
 from flights.manifest import Flight, Tile
@@ -14,7 +15,7 @@ from flights.quality import Limits, judge
 from flights.raster.cog import PRODUCT_TAG, CogWriter
 from flights.raster.source import Strip, TileSource, TileSpec, open_tile, reading
 from flights.report import BandUse, Product, Quality, TileOutcome, TileState, failed
-from flights.runs import Job, Run, save_failure
+from flights.runs import Job, Run, check_authority, save_failure
 from flights.store import SIDECARS, Stores
 from flights.survey import PRODUCT_METADATA, Published, Seen, Source, look_at_product, look_at_source
 
@@ -46,7 +47,8 @@ def write_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
 
 def settle_tile(run: Run, outcome: TileOutcome, tools: Tools) -> None:
     """Put an outcome where others look for it: failures in the run record, all of them in the progress."""
-    if outcome.state is TileState.FAILED:
+    superseded = outcome.error is not None and outcome.error.code == Code.SUPERSEDED
+    if outcome.state is TileState.FAILED and not superseded:
         try:
             save_failure(tools.stores, run, outcome)
         except FlightsError as error:  # the outcome travels in the message's result as well
@@ -65,8 +67,9 @@ def _make_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
         path, product = _compute(flight, tile, source, fingerprint, run.run_id, scratch, tools)
         if look_at_source(stores, tile).identity != source.identity:
             raise SourceChanged(f"{_named(tile)} was replaced while the tile was being made")
+        check_authority(stores, run)
         stat = stores.publish(
-            path, tile.dst_uri, before.stat if before else None, {PRODUCT_METADATA: product.model_dump_json()}
+            path, tile.dst_uri, before.stat if before else None, {PRODUCT_METADATA: product.as_text()}
         )
     return describe(tile, source, Published(stat, product), product, tools.limits, cached=False)
 
@@ -123,12 +126,16 @@ def _counted(so_far: Quality, strip: Strip, computed: IndexStrip) -> Quality:
         negative=so_far.negative + computed.negative,
         clipped=so_far.clipped + computed.clipped,
         undefined=so_far.undefined + computed.undefined,
+        bright=so_far.bright + strip.bright,
         saturated=so_far.saturated + strip.saturated,
     )
 
 
 def _mirror(tile: Tile, source: Source, scratch: Path, stores: Stores) -> dict[str, Path]:
     """Every part of a source as a local file, sidecars beside their raster; the path of each raster by role."""
+    needed, free = sum(part.size for part in source.parts.values()), shutil.disk_usage(scratch).free
+    if needed > free and any(uri.startswith("s3://") for uri in tile.sources.values()):
+        raise Transient(Code.DISK_FULL, f"{_named(tile)} has {needed} bytes, scratch has {free} left")
     paths = {}
     for role, uri in tile.sources.items():
         paths[role] = scratch / (f"{role or 'source'}.tif")
@@ -147,6 +154,7 @@ def _band_uses(raster: TileSource) -> dict[str, BandUse]:
             scale=band.calibration.scale,
             offset=band.calibration.offset,
             calibrated_by=band.calibration.origin,
+            overruled=band.calibration.overruled,
         )
         for role, band in raster.bands.items()
     }
@@ -154,7 +162,7 @@ def _band_uses(raster: TileSource) -> dict[str, BandUse]:
 
 def product_tags(flight: Flight, tile_id: str, product: Product) -> dict[str, str]:
     tags = {
-        PRODUCT_TAG: product.model_dump_json(),
+        PRODUCT_TAG: product.as_text(),
         "FLIGHT_ID": flight.flight_id,
         "TILE_ID": tile_id,
         "FORMULA": INDICES[flight.index].formula,

@@ -136,6 +136,11 @@ class CogWriter:
                 for window, checksum in self._checks:
                     if _checksum(product.read(1, window=window.slices)) != checksum:
                         raise _unverified(f"the pixels of {window} are not those that were written")
+                levels = len(product.overviews(1))
+            for level in range(levels):  # what a viewer shows first
+                with rasterio.open(final, driver="GTiff", overview_level=level) as overview:
+                    for _, window in overview.block_windows(1):
+                        overview.read(1, window=window)
         except RasterioError as error:
             raise _unverified(str(error)) from error
 
@@ -164,12 +169,20 @@ def measure(values: NDArray[np.float32]) -> Stats:
     )
 
 
+def _is_whole(dataset: Any, path: str) -> bool:
+    """Whether the last block of a product, which lies at the end of a COG, lies within the file."""
+    height, width = dataset.block_shapes[0]
+    last = f"{(dataset.width - 1) // width}_{(dataset.height - 1) // height}"
+    offset, size = (dataset.get_tag_item(f"BLOCK_{what}_{last}", "TIFF", bidx=1) for what in ("OFFSET", "SIZE"))
+    return bool(offset and size) and int(offset) + int(size) <= os.path.getsize(path)
+
+
 def read_product_tag(path: str) -> str | None:
-    """What a local product says of itself, None where the file is not one of ours."""
+    """What a local product says of itself, None where the file is not one of ours, or cut off."""
     with gdal():
         try:
             with rasterio.open(path, driver="GTiff") as dataset:
                 tag = dataset.tags().get(PRODUCT_TAG)
-                return str(tag) if tag else None
+                return str(tag) if tag and _is_whole(dataset, path) else None
         except RasterioError:
             return None

@@ -34,6 +34,8 @@ DRIVERS = {
     b"MM\0+": "GTiff",
     b"\0\0\0\x0cjP  \r\n\x87\n": "JP2OpenJPEG",
 }
+# Reflectance products may reach 2 by design (65535 of MicaSense's); well above that the scale is another one.
+BRIGHT = 3.0
 # Pixels, then float64 per band and for the arithmetic between: an upper bound of what one pixel costs while it is
 # worked on with two bands.
 WORKING_BYTES_PER_PIXEL = 64
@@ -95,6 +97,8 @@ class Strip:
     # pixels where at least one band in use holds a measurement that is not masked
     saturated: int
     # valid pixels at the top of their range in a band in use
+    bright: int
+    # valid pixels of a reflectance above BRIGHT in a band in use, where the scale is known
 
 
 class TileSource:
@@ -129,9 +133,12 @@ class TileSource:
             measured = band.calibration.is_measured(pixels[role])
             every, some = every & measured, some | measured
         valid = every & shown
+        bands = {role: band.calibration.reflectance(pixels[role]) for role, band in self.bands.items()}
+        known = [bands[role] > BRIGHT for role, band in self.bands.items() if band.calibration.is_known]
         return Strip(
-            bands={role: band.calibration.reflectance(pixels[role]) for role, band in self.bands.items()},
+            bands=bands,
             valid=valid,
+            bright=int((valid & np.any(known, axis=0)).sum()) if known else 0,
             some_data=int((some & shown).sum()),
             saturated=int((valid & self._saturated(pixels)).sum()),
         )
@@ -401,16 +408,24 @@ def _mask_source(flags: Sequence[MaskFlags], fact: BandFacts) -> int | None:
     return None if MaskFlags.nodata in flags and fact.nodata is not None else fact.index
 
 
+def _calibration(name: str, fact: BandFacts, spec: TileSpec, role: str) -> Calibration:
+    rule = spec.rule
+    scale, offset, nodata = (rule.declared(key, role) for key in ("scale", "offset", "nodata"))
+    try:
+        return calibration(fact, spec.profile, scale, offset, nodata)
+    except Refused as refused:
+        raise Refused(refused.code, f"{name}, {role}: {refused}") from refused
+
+
 def _band(dataset: Any, chosen: Mapping[str, int], role: str, facts: Sequence[BandFacts], spec: TileSpec) -> SourceBand:
     fact = facts[chosen[role] - 1]
     flags = dataset.mask_flag_enums[fact.index - 1]
     # GDAL's own mask lets a band labelled alpha outrank nodata, also where that band is the NIR: alpha is read here.
     alphas = [f.index for f in facts if f.is_alpha and f.index not in chosen.values()]
-    declared = (spec.rule.declared("scale", role), spec.rule.declared("offset", role))
     return SourceBand(
         dataset=dataset,
         facts=fact,
-        calibration=calibration(fact, spec.profile, *declared, spec.rule.declared("nodata", role)),
+        calibration=_calibration(spec.names.get(role) or spec.names[""], fact, spec, role),
         mask_of=_mask_source(flags, fact),
         alpha=alphas[0] if alphas else None,
     )

@@ -4,7 +4,7 @@ A reader of either sees a whole object or none: publishing is one `os.replace` o
 PutObject (CompleteMultipartUpload). A store holds clients, so it is made per process, after any fork.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -66,8 +66,8 @@ class Store(Protocol):
     def folders(self, folder: str) -> Iterator[str]:
         """The URIs of the folders or prefixes directly below a folder or prefix."""
 
-    def clean(self, folder: str, older_than_s: float) -> int:
-        """Remove what killed writers left directly below a folder (temporary files, unfinished uploads); how many."""
+    def clean(self, folder: str, names: Container[str], older_than_s: float) -> int:
+        """Remove temporary files and unfinished uploads that killed writers of these names left; how many."""
 
 
 class Stores:
@@ -110,8 +110,8 @@ class Stores:
     def folders(self, folder: str) -> Iterator[str]:
         return self.of(folder).folders(folder)
 
-    def clean(self, folder: str, older_than_s: float) -> int:
-        return self.of(folder).clean(folder, older_than_s)
+    def clean(self, folder: str, names: Container[str], older_than_s: float) -> int:
+        return self.of(folder).clean(folder, names, older_than_s)
 
 
 def open_stores() -> Stores:

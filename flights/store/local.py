@@ -1,20 +1,22 @@
 """Objects on local disk."""
 
 import contextlib
+import errno
 import os
+import re
 import shutil
 import stat as modes
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from flights.errors import Code, PublishConflict, Refused, SourceChanged, of_os_error
 from flights.store import SIDECARS, Stat
 
-# How the name of a file ends that is being written; it begins with a dot.
-PART = ".part"
+# The name of a file that is being written, of that in its middle.
+_PART = re.compile(r"\.(.+)\.[0-9a-f]{12}\.part", flags=re.DOTALL)
 
 
 class LocalStore:
@@ -87,15 +89,15 @@ class LocalStore:
         if os.path.isdir(folder):
             yield from sorted(e.path for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
 
-    def clean(self, folder: str, older_than_s: float) -> int:
-        if not os.path.isdir(folder):
-            return 0
-        parts = [Path(e.path) for e in os.scandir(folder) if e.name.startswith(".") and e.name.endswith(PART)]
+    def clean(self, folder: str, names: Container[str], older_than_s: float) -> int:
         removed = 0
-        for part in parts:
+        for entry in os.scandir(folder) if os.path.isdir(folder) else ():
+            found = _PART.fullmatch(entry.name)
+            if found is None or found[1] not in names:
+                continue
             with contextlib.suppress(OSError):  # finished, or removed by another sweep, meanwhile
-                if time.time() - part.stat().st_mtime >= older_than_s:
-                    part.unlink()
+                if time.time() - entry.stat().st_mtime >= older_than_s:
+                    os.unlink(entry.path)
                     removed += 1
         return removed
 
@@ -112,6 +114,8 @@ class LocalStore:
                 try:
                     shutil.copyfile(path, part)
                     _fsync(part)
+                    if part.stat().st_size != path.stat().st_size:
+                        raise OSError(errno.EIO, "the copy is not as long as the original")
                     os.replace(part, final)
                 finally:
                     part.unlink(missing_ok=True)
@@ -121,8 +125,8 @@ class LocalStore:
 def _part(uri: str) -> Path:
     """A hidden name in the destination's own folder, so that the last step is a rename."""
     final = Path(uri)
-    start = final.name.encode()[:100].decode("utf-8", "ignore")  # a name has room for 255 bytes
-    return final.with_name(f".{start}.{uuid.uuid4().hex[:12]}{PART}")
+    start = final.name.encode()[:230].decode("utf-8", "ignore")  # a name has room for 255 bytes
+    return final.with_name(f".{start}.{uuid.uuid4().hex[:12]}.part")
 
 
 def _fsync(path: Path) -> None:

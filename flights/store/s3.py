@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 from botocore.exceptions import ConnectionError as BotoConnectionError
+from urllib3.exceptions import HTTPError
 
 from flights.errors import (
     Code,
@@ -198,11 +199,17 @@ class S3Store:
             prefixes = (item["Prefix"] for item in page.get("CommonPrefixes", ()))
             yield from (f"s3://{_split(folder)[0]}/{prefix.rstrip('/')}" for prefix in prefixes)
 
-    def clean(self, folder: str, older_than_s: float) -> int:
+    def clean(self, folder: str, names: Container[str], older_than_s: float) -> int:
         bucket, prefix = _split(folder.rstrip("/") + "/")
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
-        listed = self._call(folder, lambda b, k: self.client.list_multipart_uploads(Bucket=bucket, Prefix=prefix))
-        stale = [u for u in listed.get("Uploads", ()) if u["Initiated"] <= before]
+
+        def uploads(_bucket: str, _key: str) -> Sequence[Any]:
+            pages = self.client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix)
+            return tuple(upload for page in pages for upload in page.get("Uploads", ()))
+
+        stale = [
+            u for u in self._call(folder, uploads) if u["Key"][len(prefix) :] in names and u["Initiated"] <= before
+        ]
         for upload in stale:
             at = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
             with contextlib.suppress(ClientError):  # completed, or removed by another sweep, meanwhile
@@ -224,6 +231,8 @@ class S3Store:
             return request(*_split(uri))
         except (ClientError, BotoCoreError) as error:
             raise classify(error, uri) from error
+        except HTTPError as error:  # what botocore lets through of a body that breaks off
+            raise Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {error}") from error
         except ValueError as error:  # an endpoint that is no URL, a bucket name that cannot be one
             raise Refused(Code.SETTINGS_INVALID, f"{uri}: {error}") from error
 
@@ -258,6 +267,7 @@ def _make_client() -> Any:
         "connect_timeout": 5,
         "read_timeout": 20,
         "retries": {"mode": "standard", "max_attempts": 3},
+        "max_pool_connections": 32,  # a survey asks many things at once
     }
     client = boto3.client("s3", config=Config(**options))
     if (urlsplit(client.meta.endpoint_url).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
