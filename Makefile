@@ -14,7 +14,7 @@ test: $(VENV)/.development
 
 # The long part of the fault tests, which ends with a table.
 faults: $(VENV)/.development
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "long or not long" --timeout 1200 tests/faults
+	$(BIN)/python -m pytest -m "long or not long" --timeout 1200 tests/faults
 
 check: format-check lint types test
 

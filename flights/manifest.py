@@ -59,7 +59,7 @@ def _uri(value: object) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{value!r} cannot be written as UTF-8") from None
-    if re.match(r"~[^/]*/", value):
+    if value.startswith("~/"):
         raise ValueError(f"{value!r}: ~ is the shell's word for a home folder, not known here; write the path out")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", value) is None:
         return value

@@ -539,7 +539,11 @@ names = st.from_regex(r"[A-Za-z0-9_]([A-Za-z0-9_ -]{0,8}[A-Za-z0-9_])?", fullmat
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**6), 10**6)
 nodatas = numbers | st.just("nan")
 roles = st.sampled_from(["red", "nir"])
-words = st.text(st.characters(blacklist_categories=["Cs", "Cc"], blacklist_characters="/"), min_size=1, max_size=8)
+words = st.text(
+    st.characters(blacklist_categories=["Cs", "Cc"], blacklist_characters="/"), min_size=1, max_size=8
+).filter(
+    lambda word: word != "~"  # a home folder, which is refused
+)
 keys = st.lists(words.filter(lambda w: w.strip() and w not in (".", "..")), min_size=1, max_size=3).map("/".join)
 uris = st.one_of(keys, keys.map(lambda k: f"s3://raw/{k}"), keys.map(lambda k: f"/data/{k}"))
 radiometry = {

@@ -74,18 +74,17 @@ class S3Store:
         return uri
 
     def stat(self, uri: str) -> Stat | None:
+        def head(bucket: str, key: str) -> Stat:
+            said = self.client.head_object(Bucket=bucket, Key=key)
+            etag, size = said["ETag"], said["ContentLength"]
+            return Stat(_identity(etag, size), size, said.get("Metadata", {}), etag)
+
         try:
-            head = self._call(uri, lambda bucket, key: self.client.head_object(Bucket=bucket, Key=key))
+            return self._call(uri, head)
         except Refused as refused:
             if refused.code is Code.SOURCE_MISSING:
                 return None
             raise
-        return Stat(
-            identity=_identity(head["ETag"], head["ContentLength"]),
-            size=head["ContentLength"],
-            metadata=head.get("Metadata", {}),
-            etag=head["ETag"],
-        )
 
     def sidecars(self, uri: str) -> dict[str, Stat]:
         """One LIST instead of a HEAD a suffix; without the right to list, HEADs, where 403 means that none is there."""
@@ -231,6 +230,8 @@ class S3Store:
             return request(*_split(uri))
         except (ClientError, BotoCoreError) as error:
             raise classify(error, uri) from error
+        except KeyError as error:  # an answer that was cut off among its headers
+            raise Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: S3's answer lacks {error}") from error
         except HTTPError as error:  # what botocore lets through of a body that breaks off
             raise Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {error}") from error
         except ValueError as error:  # an endpoint that is no URL, a bucket name that cannot be one
@@ -243,6 +244,8 @@ def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = error.response.get("Error", {}).get("Code", "")
         said = f"{uri}: S3 answers {status} {code}"
+        if code == "NoSuchUpload":  # completed before, and the answer lost; or swept away: look again
+            return Transient(Code.STORAGE_UNAVAILABLE, said)
         if status == 404 or code in ("NoSuchKey", "NoSuchBucket"):
             return Refused(Code.SOURCE_MISSING, f"{uri} does not exist ({code or status})")
         if status == 412:
