@@ -33,6 +33,7 @@ from flights.errors import (
     of_os_error,
 )
 from flights.store import SIDECARS, Stat
+from flights.store.checksums import composite_of, is_as_stored
 
 CHUNK_BYTES = 2**20
 # Above this a product goes up in parts; S3 takes at most 5 GiB in one PutObject.
@@ -119,12 +120,20 @@ class S3Store:
         return found
 
     def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
-        """The whole object in one GET pinned to the ETag; boto3 checks the checksum that S3 keeps, we the length."""
+        """The whole object in one GET pinned to the ETag, held to its length and to the checksum that S3 keeps."""
 
         def copy(bucket: str, key: str) -> int:
-            body = self.client.get_object(Bucket=bucket, Key=key, IfMatch=pinned.etag)["Body"]
+            got = self.client.get_object(Bucket=bucket, Key=key, IfMatch=pinned.etag)
             with path.open("wb") as out:
-                return sum(out.write(chunk) for chunk in body.iter_chunks(CHUNK_BYTES))
+                written = sum(out.write(chunk) for chunk in got["Body"].iter_chunks(CHUNK_BYTES))
+            if stored := composite_of(got):
+
+                def part_bytes(number: int) -> int:
+                    return int(self.client.head_object(Bucket=bucket, Key=key, PartNumber=number)["ContentLength"])
+
+                if not is_as_stored(path, *stored, part_bytes):
+                    raise Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: what came is not what its checksum was made of")
+            return written
 
         try:
             written = self._call(uri, copy)

@@ -145,18 +145,13 @@ def put_in_parts(bench: Bench, content: bytes) -> None:
     bench.server.complete_multipart_upload(**at, UploadId=upload, MultipartUpload={"Parts": parts})
 
 
-def gap(server: str, kind: str, why: str) -> Any:
-    """A kind of checksum that is not checked yet."""
-    return pytest.param(server, kind, marks=pytest.mark.xfail(reason=why, raises=AssertionError))
-
-
 # SeaweedFS keeps every kind, but no small parts.
 STORED = [
     ("weed_bench", "CRC32"),
     ("weed_bench", "SHA256"),
     ("weed_bench", "CRC32C"),
     ("weed_bench", "CRC64NVME"),
-    gap("bench", "in parts", "boto3 passes over a checksum of checksums"),
+    ("bench", "in parts"),
 ]
 
 
