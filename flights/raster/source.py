@@ -1,9 +1,7 @@
 """Reading a tile: its header checked before anything is allocated, its bands read window by window."""
 
-import math
 import os
 import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,29 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rasterio
 from numpy.typing import NDArray
 from rasterio.enums import MaskFlags
-from rasterio.errors import RasterioError, RasterioIOError
+from rasterio.errors import RasterioError
 from rasterio.transform import Affine
 
-from flights import crs
 from flights.bands import BandFacts, choose_bands, contradiction
 from flights.errors import Code, Refused
 from flights.manifest import MASK, Radiometry
 from flights.radiometry import Calibration, both_zero, calibration, is_removed, is_saturated
 from flights.raster.environment import CACHE_BYTES, Grid, gdal
+from flights.raster.header import block_bytes, check_header, check_same_grid, is_same_grid, open_raster
 from flights.sensors import QualityMask, SensorProfile
 from flights.windows import Window, strips
 
-# What is opened at all, by its first bytes: no VRT (it follows other files), nothing that reaches the network.
-DRIVERS = {
-    b"II*\0": "GTiff",
-    b"MM\0*": "GTiff",
-    b"II+\0": "GTiff",  # BigTIFF
-    b"MM\0+": "GTiff",
-    b"\0\0\0\x0cjP  \r\n\x87\n": "JP2OpenJPEG",
-}
 # Reflectance products may reach 2 by design (65535 of MicaSense's); well above that the scale is another one.
 BRIGHT = 3.0
 # Pixels, then float64 per band and for the arithmetic between: an upper bound of what one pixel costs while it is
@@ -161,18 +150,18 @@ def open_tile(paths: Mapping[str, Path], spec: TileSpec) -> Iterator[TileSource]
     Everything that a header can tell is checked here, before anything is allocated.
     """
     with gdal(), ExitStack() as stack:
-        opened = {role: stack.enter_context(_open(path, spec.names[role])) for role, path in paths.items()}
+        opened = {role: stack.enter_context(open_raster(path, spec.names[role])) for role, path in paths.items()}
         for role, dataset in opened.items():
-            _check_header(dataset, spec.names[role], spec)
+            check_header(dataset, spec.names[role], spec.epsg, spec.max_pixels, spec.max_block_bytes)
         mask = _mask_of(opened, spec)
         files = {role: dataset for role, dataset in opened.items() if role != MASK}
         first = next(iter(files.values()))
         for role, dataset in files.items():
-            _check_same_grid(first, dataset, spec.names[role])
+            check_same_grid(first, dataset, spec.names[role])
         bands = _bands_of_one(files[""], spec) if "" in files else _bands_of_many(files, spec)
         block = tuple(max(dataset.block_shapes[0][axis] for dataset in files.values()) for axis in (0, 1))
         # A block that is larger than the windows it is read in has to stay decoded between them.
-        stack.enter_context(gdal(max(CACHE_BYTES, 2 * sum(_block_bytes(d) for d in files.values()))))
+        stack.enter_context(gdal(max(CACHE_BYTES, 2 * sum(block_bytes(d) for d in files.values()))))
         yield TileSource(_grid(first), bands, (block[0], block[1]), mask)
 
 
@@ -182,113 +171,8 @@ def reading(name: str) -> Iterator[None]:
     try:
         yield
     except RasterioError as error:
-        detail = str(error.__cause__ or error)
+        detail = re.sub(r"^\w+\.tif, ", "", str(error.__cause__ or error))  # a scratch name, which nobody knows
         raise Refused(Code.SOURCE_CORRUPT, f"{name}: corrupt, its pixels cannot be read ({detail})") from error
-
-
-def _open(path: Path, name: str) -> Any:
-    with path.open("rb") as raw:
-        start = raw.read(40)
-    driver = next((driver for magic, driver in DRIVERS.items() if start.startswith(magic)), None)
-    if not start:
-        raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is empty (0 bytes)")
-    if driver is None:
-        raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is not a GeoTIFF: it starts with {start!r}")
-    _check_sidecars(path, name)
-    try:
-        return rasterio.open(path, driver=driver)
-    except RasterioIOError as error:
-        detail = str(error).replace(str(path), path.name)
-        raise Refused(
-            Code.SOURCE_CORRUPT, f"{name}: corrupt, a {driver} file that cannot be opened ({detail})"
-        ) from error
-
-
-def _check_sidecars(path: Path, name: str) -> None:
-    """Refuse a sidecar that GDAL would pass over in silence: what it says is not known, so what is valid is not."""
-    mask, metadata = path.with_name(f"{path.name}.msk"), path.with_name(f"{path.name}.aux.xml")
-    if metadata.exists():
-        try:
-            ElementTree.fromstring(metadata.read_bytes())
-        except ElementTree.ParseError as error:
-            raise Refused(Code.SOURCE_CORRUPT, f"{name}.aux.xml beside it is corrupt, no XML ({error})") from error
-    if mask.exists():
-        try:
-            with rasterio.open(mask, driver="GTiff") as there, rasterio.open(path) as raster:
-                shapes = there.shape, raster.shape
-        except RasterioIOError as error:
-            detail = str(error).replace(str(mask), mask.name)
-            raise Refused(Code.SOURCE_CORRUPT, f"{name}.msk beside it is corrupt, no mask ({detail})") from error
-        if shapes[0] != shapes[1]:
-            message = f"{name}.msk is {shapes[0]} pixels, the raster beside it {shapes[1]}: not its mask, or corrupt"
-            raise Refused(Code.SOURCE_CORRUPT, message)
-
-
-def _check_header(dataset: Any, name: str, spec: TileSpec) -> None:
-    if dataset.width * dataset.height > spec.max_pixels:
-        raise Refused(
-            Code.SOURCE_TOO_LARGE,
-            f"{name} claims {dataset.width} x {dataset.height} pixels; FLIGHTS_MAX_PIXELS allows {spec.max_pixels}",
-        )
-    if dataset.count == 0:
-        raise Refused(Code.SOURCE_NOT_RASTER, f"{name} has no bands (a container of subdatasets?)")
-    for dtype in dataset.dtypes:
-        if dtype.startswith("complex"):
-            raise Refused(Code.DTYPE_UNSUPPORTED, f"{name} holds complex numbers ({dtype}), which have no reflectance")
-    if _block_bytes(dataset) > spec.max_block_bytes:
-        height, width = dataset.block_shapes[0]
-        raise Refused(
-            Code.SOURCE_TOO_LARGE,
-            f"{name}: one block is {width} x {height} pixels, {_block_bytes(dataset)} bytes decoded; "
-            f"FLIGHTS_MAX_BLOCK_BYTES allows {spec.max_block_bytes}. Re-tile it (gdal_translate -co TILED=YES).",
-        )
-    _check_place(dataset, name, spec.epsg)
-
-
-def _block_bytes(dataset: Any) -> int:
-    """What one block takes decoded; of a pixel-interleaved file all its bands are decoded together."""
-    height, width = dataset.block_shapes[0]
-    bands = dataset.count if dataset.interleaving and dataset.interleaving.name == "pixel" else 1
-    return int(height * width * np.dtype(dataset.dtypes[0]).itemsize * bands)
-
-
-def _check_place(dataset: Any, name: str, epsg: int) -> None:
-    if dataset.crs is None:
-        only = "only ground control points" if dataset.gcps[0] else "only RPCs" if dataset.rpcs else "none"
-        raise Refused(
-            Code.CRS_MISSING,
-            f"{name} has no CRS (georeference: {only}); the manifest says EPSG:{epsg}. Rectify it, or assign the CRS.",
-        )
-    wkt = dataset.crs.to_wkt()
-    if not crs.is_epsg(wkt, epsg):
-        raise Refused(
-            Code.CRS_MISMATCH, f"{name} is in {crs.name_of(wkt)}, the manifest says EPSG:{epsg}; one of them is wrong"
-        )
-    transform = dataset.transform
-    size = transform.determinant  # 0 where pixels have no area
-    if transform == Affine.identity() or not math.isfinite(size) or size == 0:
-        raise Refused(
-            Code.GEOREF_MISSING,
-            f"{name} has a CRS but no transform (georeference) to go with it: {tuple(transform)[:6]} "
-            "gives its pixels no place",
-        )
-
-
-def _is_same_grid(first: Affine, other: Affine, width: int, height: int) -> bool:
-    """Whether two transforms put the corners of a raster at the same places, to a hundredth of a pixel."""
-    corners = ((0, 0), (width, 0), (0, height))
-    moved = [(~first @ (other @ corner), corner) for corner in corners]
-    return all(abs(x - col) < 0.01 and abs(y - row) < 0.01 for (x, y), (col, row) in moved)
-
-
-def _check_same_grid(first: Any, other: Any, name: str) -> None:
-    same = first.shape == other.shape and _is_same_grid(first.transform, other.transform, first.width, first.height)
-    if not same or not crs.is_same(first.crs.to_wkt(), other.crs.to_wkt()):
-        raise Refused(
-            Code.GRID_MISMATCH,
-            f"{name} is {other.width} x {other.height} at {tuple(other.transform)[:6]}, another band of the tile "
-            f"{first.width} x {first.height} at {tuple(first.transform)[:6]}; bands of a tile must share one grid",
-        )
 
 
 def _mask_of(opened: Mapping[str, Any], spec: TileSpec) -> _Mask | None:
@@ -302,7 +186,7 @@ def _mask_of(opened: Mapping[str, Any], spec: TileSpec) -> _Mask | None:
     factor = max(1, round(dataset.transform.a / first.transform.a))
     fits = dataset.shape == (-(-first.height // factor), -(-first.width // factor))
     coarser = first.transform @ Affine.scale(factor)
-    if not fits or not _is_same_grid(coarser, dataset.transform, dataset.width, dataset.height):
+    if not fits or not is_same_grid(coarser, dataset.transform, dataset.width, dataset.height):
         raise Refused(
             Code.GRID_MISMATCH,
             f"{spec.names[MASK]} is {dataset.width} x {dataset.height} at {tuple(dataset.transform)[:6]}; a mask must "
