@@ -72,6 +72,8 @@ def configuration(settings: Settings) -> dict[str, Any]:
             # Else a dead worker's messages wait up to 100 s beyond the visibility timeout.
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
+            # Who restores messages holds this lock for a moment; killed there, it would stop all restoring for 300 s.
+            "unacked_mutex_expire": 10,
         },
         "result_backend_transport_options": redis_options,
         "broker_connection_retry_on_startup": True,
@@ -160,9 +162,12 @@ class DiskGuard(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
-    def start(self, consumer: Any) -> None:
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
         self._settings = load_settings()
-        self._paused: list[str] = []
+        self._paused: list[str] = []  # outlives a reconnection: so does the consumer's choice of queues
+
+    def start(self, consumer: Any) -> None:
         self._timer = consumer.timer.call_repeatedly(DISK_EVERY_S, self._look, (consumer,))
         self._look(consumer)
 

@@ -16,12 +16,22 @@ from types import FrameType
 from typing import Any
 
 import redis
-from celery import Celery, Task, chord, group
+from celery import Celery, Task, chord
 from celery.signals import worker_process_init
 from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
-from fleet import EXPORTS, KEY_PREFIX, PRIORITY, TILES, DiskGuard, LeaseKeeper, Quarantine, configuration
+from fleet import (
+    EXPORTS,
+    KEY_PREFIX,
+    PRIORITY,
+    TILES,
+    DiskGuard,
+    LeaseKeeper,
+    Quarantine,
+    configuration,
+    free_scratch_bytes,
+)
 from flights import embedded, mend
 from flights.errors import Code, FlightsError, Refused, Superseded, Transient, Unreachable
 from flights.ledger import Ledger
@@ -36,7 +46,7 @@ from flights.pipeline import (
     write_tile,
 )
 from flights.report import Problem, TileOutcome, failed
-from flights.runs import Job, Run, load_run
+from flights.runs import Job, Run, has_ended, load_run
 from flights.settings import Settings, load_settings
 from flights.store import open_stores
 
@@ -118,6 +128,9 @@ def report_flight(self: Task, told: Sequence[Any], run: dict[str, Any]) -> None:
             current, flight = load_run(at_hand.stores, parsed.record_uri)
             if current.run_id != parsed.run_id:
                 raise Superseded(parsed.flight_id, parsed.run_id)
+            if has_ended(at_hand.stores, parsed):  # a message delivered again: the last word has been said
+                at_hand.ledger.conclude(parsed.run_id)
+                return
             report = finalise(current, flight, _outcomes_in(told), at_hand)
         except Transient as error:
             raise self.retry(exc=error, countdown=min(60, 2**self.request.retries), max_retries=8) from error
@@ -205,19 +218,29 @@ def _outcomes_in(told: Sequence[Any]) -> list[TileOutcome]:
 
 
 def _deliver(job: Job, tile: Tile) -> TileOutcome | None:
-    """One delivery of a tile's message: its outcome, or None where another delivery holds the claim."""
+    """One delivery of a tile's message: its outcome, or None where it is to come back later.
+
+    It is where another delivery holds the claim, and where scratch has no room: a host with room may be free by then.
+    """
     at_hand, run = tools(), job.run
+    if free_scratch_bytes(at_hand.settings) < at_hand.settings.min_free_bytes:
+        return None
     with at_hand.ledger.claim(tile.dst_uri, at_hand.settings.claim_lease_s, run.run_id) as mine:
         if not mine:
             return None
         deliveries = at_hand.ledger.begin_delivery(run.run_id, tile.tile_id)
-        if deliveries > at_hand.settings.max_deliveries:
-            error: FlightsError = Refused(Code.WORKER_LOST, f"killed its worker {deliveries - 1} times")
-            outcome = failed(tile.tile_id, tile.dst_uri, error, deliveries - 1)
-            settle_tile(run, outcome, at_hand)
-        else:
-            outcome = _guarded(job, tile, at_hand)
-        at_hand.ledger.end_delivery(run.run_id, tile.tile_id)
+        try:
+            if deliveries > at_hand.settings.max_deliveries:
+                return _given_up(run, tile, deliveries - 1, at_hand)
+            return _guarded(job, tile, at_hand)
+        finally:  # also where the worker is told to stop: a deploy is no fault of the tile's
+            at_hand.ledger.end_delivery(run.run_id, tile.tile_id)
+
+
+def _given_up(run: Run, tile: Tile, times: int, at_hand: Tools) -> TileOutcome:
+    error = Refused(Code.WORKER_LOST, f"{' and '.join(tile.sources.values())}: killed its worker {times} times")
+    outcome = failed(tile.tile_id, tile.dst_uri, error, times)
+    settle_tile(run, outcome, at_hand)
     return outcome
 
 
@@ -287,9 +310,7 @@ class Post:
             self.conclude(run)
             self._tools.ledger.submitted(run.run_id)
             return
-        body = report_flight.s(run.model_dump(mode="json"))
-        with _broker():
-            chord(self._messages(run, flight, tiles), body).apply_async()
+        self._send(run, flight, tiles)
         self._tools.ledger.submitted(run.run_id)
 
     def waiting(self, run: Run, *, for_report: bool) -> int:
@@ -302,12 +323,16 @@ class Post:
         return [queue for queue in (run.queue, EXPORTS) if queue not in names]
 
     def resend(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
-        with _broker():
-            group(self._messages(run, flight, tiles)).apply_async(ignore_result=True)
+        self._send(run, flight, tiles)
 
     def conclude(self, run: Run) -> None:
         with _broker():
             report_flight.apply_async([[], run.model_dump(mode="json")])
+
+    def _send(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
+        body = report_flight.s(run.model_dump(mode="json"))
+        with _broker():
+            chord(self._messages(run, flight, tiles), body).apply_async()
 
     def _messages(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> list[Any]:
         size, task = (1, ndvi_tile) if len(tiles) <= SINGLES_MAX else (CHUNK_TILES, ndvi_tiles)

@@ -32,7 +32,7 @@ class Courier(Protocol):
         """Those queues of a run that no worker takes messages from."""
 
     def resend(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
-        """Send tiles again, outside any chord."""
+        """Send tiles again, and the report after them."""
 
     def conclude(self, run: Run) -> None:
         """Ask for a flight's answer from what storage shows."""

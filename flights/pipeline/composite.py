@@ -66,7 +66,7 @@ def _make_mosaic(run: Run, flight: Flight, report: FlightReport, tools: Tools) -
     before = look_at_product(stores, uri)
     made = before.product if before else None
     if made and made.fingerprint == fingerprint and (made.run_id == run.run_id or not run.overwrite):
-        return mosaic_of(uri, made, report, cached=True)
+        return mosaic_of(uri, made, report, cached=made.run_id != run.run_id)
     with scratch_folder(tools.settings) as scratch:
         pieces = [_piece(stores, t, present[t.tile_id], scratch / f"tile{i}.tif") for i, t in enumerate(tiles)]
         layout = lay_out([piece for piece, _ in pieces], codes[0])
