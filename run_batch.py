@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from flights.manifest import Flight
     from flights.pipeline import Tools
     from flights.report import FlightReport
+    from flights.runs import CompositeRule
     from flights.settings import Settings
 
 INCOMPLETE, REVIEW, UNREACHABLE, TRY_LATER = 3, 4, 69, 75
-# How long a flight stays held by a command that was killed.
-FLIGHT_LEASE_S = 6
 # How the sample flights end: `demo` holds itself to it.
 SOWN = {"north-field": "complete", "south-field": "incomplete"}
 
@@ -134,7 +133,7 @@ def _run(
     dry_run: bool,
     overwrite: bool,
     lane: str,
-    composite: str,
+    composite: CompositeRule,
     as_json: bool,
     timeout_s: float | None,
 ) -> int:
@@ -205,11 +204,13 @@ def _run_flights(
     tile_ids: Sequence[str],
     overwrite: bool,
     lane: str,
-    composite: str,
+    composite: CompositeRule,
     timeout_s: float | None,
     settings: Settings,
 ) -> list[FlightReport] | None:
     """The report of each flight, None where the time ran out first."""
+    import tasks
+    from flights.begin import Order, begin, busy, hold
     from flights.report import FlightReport
 
     deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
@@ -217,8 +218,10 @@ def _run_flights(
         answers: dict[str, FlightReport] = {}
         followers: dict[str, Follower] = {}
         for flight in flights:
-            free = held.enter_context(_hold(flight, tools, check)) and not _is_under_way(flight, tools)
-            began = _begin(flight, tile_ids, overwrite, lane, composite, tools, settings) if free else _busy(flight)
+            queue = tasks.queue_of(flight, lane, settings)
+            order = Order(queue, tuple(tile_ids), overwrite, composite)
+            free = held.enter_context(hold(flight, tools, check))
+            began = begin(flight, order, tools, tasks.Post(tools)) if free else busy(flight)
             if isinstance(began, FlightReport):
                 answers[flight.flight_id] = began
             else:
@@ -237,46 +240,6 @@ def _raise_if_unreachable(answers: Sequence[FlightReport], flights: int) -> None
     lost = [r.error for r in answers if r.error and r.error.transient]
     if len(lost) == flights and lost:
         raise Unreachable(Code(lost[0].code), lost[0].message)
-
-
-def _is_under_way(flight: Flight, tools: Tools) -> bool:
-    """Whether a fleet is at a run of the flight that nobody waits for any more (its command's time ran out)."""
-    from flights.errors import FlightsError
-    from flights.runs import has_ended, load_run, record_uri
-
-    try:
-        last, _ = load_run(tools.stores, record_uri(tools.settings.runs, flight.flight_id))
-        progress = tools.ledger.progress(last.run_id)
-        if progress is None or not progress.submitted or has_ended(tools.stores, last):
-            return False
-    except FlightsError:
-        return False
-    return progress.alive or progress.reporting or progress.quiet_s < FLIGHT_LEASE_S
-
-
-@contextlib.contextmanager
-def _hold(flight: Flight, tools: Tools, check: Any) -> Iterator[bool]:
-    """Hold a flight against a second run of it; False where another command is at it, and renews its lease.
-
-    One that was killed renews nothing: its lease is waited for.
-    """
-    name, left_s = f"flight {flight.flight_id}", float("inf")
-    while True:
-        with tools.ledger.claim(name, FLIGHT_LEASE_S) as mine:
-            before_s, left_s = left_s, tools.ledger.lease_left_s(name)
-            if mine or left_s > before_s:
-                yield mine
-                return
-        check()
-        time.sleep(0.25)
-
-
-def _busy(flight: Flight) -> FlightReport:
-    from flights.errors import Code, ManifestRefused
-    from flights.report import refused
-
-    message = f"flight {flight.flight_id} is already running, by another command; its report will be there"
-    return refused(flight.flight_id, ManifestRefused(Code.ALREADY_RUNNING, message))
 
 
 @contextlib.contextmanager
@@ -314,46 +277,6 @@ def _check_room(settings: Settings) -> None:
             f"{free} bytes are free where scratch lies ({settings.scratch}); FLIGHTS_MIN_FREE_BYTES asks for "
             f"{settings.min_free_bytes}",
         )
-
-
-def _begin(
-    flight: Flight,
-    tile_ids: Sequence[str],
-    overwrite: bool,
-    lane: str,
-    composite: str,
-    tools: Tools,
-    settings: Settings,
-) -> Follower | FlightReport:
-    """Plan a flight, write its run record, send what is to be made; a report where that cannot be done."""
-    import tasks
-    from flights.errors import FlightsError
-    from flights.follow import Follower
-    from flights.report import unanswered
-    from flights.runs import Run, forget_failures, record_uri, save_run
-    from flights.survey import Plan, survey
-
-    now, post = datetime.now(UTC), tasks.Post(tools)
-    new_run = Run(
-        run_id=f"{now:%Y%m%dT%H%M%S%f}-{os.urandom(3).hex()}",
-        flight_id=flight.flight_id,
-        record_uri=record_uri(settings.runs, flight.flight_id),
-        started=now,
-        overwrite=overwrite,
-        composite=composite,  # type: ignore[arg-type]  # one of click's choices
-        queue=tasks.queue_of(flight, lane, settings),
-        tile_ids=tuple(t.tile_id for t in flight.tiles if t.tile_id in tile_ids) if tile_ids else None,
-    )
-    try:
-        seen = survey(tools.stores, flight, new_run.tiles_of(flight))
-        todo = [s.tile for s in seen if s.plan(new_run) is not Plan.CURRENT]
-        save_run(tools.stores, new_run, flight)
-        forget_failures(tools.stores, new_run, {t.tile_id for t in todo})
-        tools.ledger.start(new_run.run_id)
-        post.submit(new_run, flight, todo)
-    except FlightsError as error:
-        return unanswered(flight.flight_id, new_run.run_id, len(flight.tiles), error)
-    return Follower(run=new_run, flight=flight, sent=todo, tools=tools, courier=post)
 
 
 def _follow(followers: Sequence[Follower], check: Any, deadline: float) -> bool:

@@ -31,6 +31,9 @@ class Courier(Protocol):
     def unserved(self, run: Run) -> list[str]:
         """Those queues of a run that no worker takes messages from."""
 
+    def submit(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
+        """Send a run's tiles, and the report after them; with none, the report alone."""
+
     def resend(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
         """Send tiles again, and the report after them."""
 

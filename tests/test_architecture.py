@@ -14,7 +14,7 @@ LAYERS = {
         "quality",
     ],
     "edge": ["settings", "store", "raster", "ledger", "embedded"],
-    "use": ["runs", "survey", "intake", "pipeline", "mend", "follow", "console"],
+    "use": ["runs", "survey", "intake", "pipeline", "mend", "follow", "begin", "console"],
 }  # fmt: skip
 HEAVY = {"rasterio", "boto3", "botocore", "redis", "celery", "tenacity", "rich", "click", "pydantic_settings"}
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}

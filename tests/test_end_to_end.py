@@ -16,9 +16,10 @@ import redis
 from moto import mock_aws
 from numpy.typing import NDArray
 
-import run_batch
 import tasks
 from fleet import KEY_PREFIX
+from flights.begin import Order
+from flights.begin import begin as begin_run
 from flights.follow import Follower
 from flights.intake import load_flight
 from flights.ledger import Ledger
@@ -200,7 +201,8 @@ def test_relative_uris_below_an_odd_prefix(fleet: str, s3: Any, tmp_path: Path) 
 
 def begin(flight: Flight, at_hand: Tools, tile_ids: tuple[str, ...] = ()) -> Follower:
     """Plan and send a flight as `run_batch.py run` does."""
-    began = run_batch._begin(flight, tile_ids, False, "batch", "complete", at_hand, at_hand.settings)
+    order = Order(tasks.queue_of(flight, "batch", at_hand.settings), tile_ids)
+    began = begin_run(flight, order, at_hand, tasks.Post(at_hand))
     assert isinstance(began, Follower), began
     return began
 
