@@ -37,6 +37,12 @@ refused; 4 complete, but some flight needs review; 69 broker or storage unreacha
 the --timeout ran out (a fleet goes on; without one, run the same command again for the rest)."""
 
 
+class Seconds(click.FloatRange):
+    """A time to wait."""
+
+    name = "number of seconds"
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(package_name=None, version="0.1.0", prog_name="flights")
 def cli() -> None:
@@ -58,7 +64,7 @@ def cli() -> None:
     help="Make the mosaic of a flight that ended so, or better; `any`: also of an incomplete one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON report a line on stdout, in the order given.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S", help="Wait no longer than this.")
+@click.option("--timeout", "timeout_s", type=Seconds(min=0), metavar="S", help="Wait no longer than this.")
 @click.pass_context
 def run(ctx: click.Context, /, manifests: Sequence[str], **options: Any) -> None:
     """Make the NDVI of the flights in MANIFEST..., and say of each whether it is complete.
@@ -175,8 +181,9 @@ def _take_in(
     for i, uri in enumerate(manifests):
         try:
             flight = load_flight(stores, uri, settings.runs)
-            if any(flight.flight_id == other.flight_id for other in accepted.values()):
-                message = f"{uri}: flight_id {flight.flight_id!r} is already in this run, from another manifest"
+            first = next((manifests[j] for j, other in accepted.items() if other.flight_id == flight.flight_id), None)
+            if first is not None:
+                message = f"{uri}: flight_id {flight.flight_id!r} is already in this run, from {first}"
                 raise ManifestRefused(Code.TILE_CLASH, message, flight.flight_id)
             if not flight_ids or flight.flight_id in flight_ids:
                 accepted[i] = flight
@@ -306,18 +313,19 @@ def _show_plans(
     from flights.store import open_stores
     from flights.survey import survey
 
-    stores, screen = open_stores(), console.out()
+    stores, screen, hindered = open_stores(), console.out(), False
     for i in sorted([*accepted, *refusals]):
         if i in refusals:
             _show([refusals[i]], [""], as_json)
             continue
         flight = accepted[i]
         seen = survey(stores, flight, [t for t in flight.tiles if not tile_ids or t.tile_id in tile_ids])
+        hindered |= any(tile.error for tile in seen)
         if as_json:
             click.echo(console.plan_as_json(flight.flight_id, seen, overwrite))
         else:
             console.show_plan(screen, flight.flight_id, seen, overwrite)
-    return exit_status(list(refusals.values())) if not accepted else INCOMPLETE if refusals else 0
+    return exit_status(list(refusals.values())) if not accepted else INCOMPLETE if refusals or hindered else 0
 
 
 # ---------------------------------------------------------------- sweep, report and demo

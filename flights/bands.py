@@ -122,9 +122,10 @@ def choose_bands(
     else:
         raise Refused(Code.BAND_MISSING, f"{where}: neither `bands` nor `sensor` says which band is {roles[0]}")
     if len(set(chosen.values())) < len(chosen):
+        both, taken = "both" if len(chosen) == 2 else "all", " and ".join(map(str, set(chosen.values())))
         raise Refused(
             Code.BAND_CONTRADICTION,
-            f"{where}: {' and '.join(chosen)} are all taken from band {' and '.join(map(str, set(chosen.values())))}; "
+            f"{where}: {' and '.join(chosen)} are {both} taken from band {taken}; "
             f"the file has {_counted(facts)} ({_listed(facts)}), and an index needs a band of its own for each",
         )
     for role, index in chosen.items():

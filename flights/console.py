@@ -44,8 +44,9 @@ def show_report(console: Console, report: FlightReport, report_uri: str) -> None
     if report.status is FlightStatus.REFUSED and report.error:
         console.print(f"{name}[{colour}]{report.status}[/]  {escape(report.error.message)}")
         return
-    parts = [f"{counts.done} of {counts.total} tiles done"]
-    parts += [f"{n} {what}" for what in ("cached", "review", "failed", "missing") if (n := getattr(counts, what))]
+    parts = [f"{counts.done + counts.review} of {counts.total} tiles done"]
+    numbers = {"cached": counts.cached, "to review": counts.review, "failed": counts.failed, "missing": counts.missing}
+    parts += [f"{n} {what}" for what, n in numbers.items() if n]
     stats = report.stats
     mean = f"  mean {stats.mean:.3f} over {stats.valid_fraction:.0%}" if stats and stats.mean is not None else ""
     console.print(f"{name}[{colour}]{report.status}[/]  {', '.join(parts)}{mean}")
@@ -80,7 +81,7 @@ def _plan(seen: Seen, overwrite: bool) -> Plan:
 def show_plan(console: Console, flight_id: str, seen: Sequence[Seen], overwrite: bool) -> None:
     """What a run would do, a line a tile."""
     for tile in seen:
-        why = f"  ({tile.source_error})" if tile.source_error else ""
+        why = f"  [{tile.error.code}] {tile.error}" if tile.error else ""
         what = f"{escape(tile.tile.tile_id)}  {_plan(tile, overwrite)}"
         console.print(f"{escape(flight_id)}  {what}  {escape(tile.tile.dst_uri + why)}")
 
@@ -89,7 +90,7 @@ def plan_as_json(flight_id: str, seen: Sequence[Seen], overwrite: bool) -> str:
     """What a run would do, as one JSON line."""
     tiles: list[dict[str, Any]] = [
         {"tile_id": s.tile.tile_id, "plan": _plan(s, overwrite), "dst_uri": s.tile.dst_uri}
-        | ({"error": {"code": s.source_error.code, "message": str(s.source_error)}} if s.source_error else {})
+        | ({"error": {"code": s.error.code, "message": str(s.error)}} if s.error else {})
         for s in seen
     ]
     return json.dumps({"flight_id": flight_id, "tiles": tiles})

@@ -3,7 +3,7 @@
 import os
 
 from flights.errors import Code, ManifestRefused, Refused
-from flights.manifest import Flight, folder_of, parse_manifest
+from flights.manifest import Flight, folder_of, join_uri, object_uri, parse_manifest
 from flights.runs import record_uri
 from flights.store import SIDECARS, Stores
 
@@ -16,11 +16,12 @@ def load_flight(stores: Stores, uri: str, runs_uri: str = "") -> Flight:
 
     Transient where storage does not answer.
     """
-    where = uri if uri.startswith("s3://") else os.path.abspath(uri.removeprefix("file://"))
     try:
+        where = _absolute(uri)
         stat = stores.stat(where)
         if stat is None:
-            raise ManifestRefused(Code.MANIFEST_MISSING, "does not exist")
+            lacking = "there is no such object, or no such bucket" if where.startswith("s3://") else "does not exist"
+            raise ManifestRefused(Code.MANIFEST_MISSING, lacking)
         if stat.size > MAX_MANIFEST_BYTES:
             raise ManifestRefused(
                 Code.MANIFEST_INVALID, f"{stat.size} bytes; a manifest has at most {MAX_MANIFEST_BYTES}"
@@ -37,13 +38,25 @@ def load_flight(stores: Stores, uri: str, runs_uri: str = "") -> Flight:
     return flight
 
 
+def _absolute(uri: str) -> str:
+    """The manifest's URI or absolute path, without `..` where what it climbs from is no link."""
+    try:
+        path = join_uri(os.getcwd(), object_uri(uri))
+    except ValueError as error:
+        raise ManifestRefused(Code.MANIFEST_MISSING, str(error)) from None
+    if path.startswith("s3://"):
+        return path
+    tidy = os.path.abspath(path)
+    return tidy if os.path.realpath(os.path.dirname(tidy)) == os.path.realpath(os.path.dirname(path)) else path
+
+
 def check_places(stores: Stores, flight: Flight, manifest_uri: str = "") -> None:
     """Refuse a flight in which two things would be written to one object, or one over a source.
 
     The store says whether two URIs are one object: local paths resolved and links followed, S3 keys as they are.
     """
     sources = {
-        stores.canonical(uri + suffix): f"tile {tile.tile_id!r}'s source" + (f" ({suffix})" if suffix else "")
+        stores.canonical(uri + suffix): f"the source of tile {tile.tile_id!r}" + (f" ({suffix})" if suffix else "")
         for tile in flight.tiles
         for uri in tile.sources.values()
         for suffix in ("", *SIDECARS)
@@ -63,7 +76,7 @@ def check_places(stores: Stores, flight: Flight, manifest_uri: str = "") -> None
             )
     for tile in flight.tiles:
         place = stores.canonical(tile.dst_uri)
-        mine = f"tile {tile.tile_id!r}'s destination (dst_uri)"
+        mine = f"the destination (dst_uri) of tile {tile.tile_id!r}"
         if place in sources:
             raise ManifestRefused(
                 Code.TILE_CLASH,

@@ -3,6 +3,7 @@
 What only storage can tell (whether two URIs are one object) is checked by `intake`.
 """
 
+import difflib
 import json
 import math
 import os.path
@@ -18,7 +19,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    StrictInt,
     ValidationError,
     field_serializer,
     model_validator,
@@ -70,12 +70,20 @@ def _uri(value: object) -> str:
     raise ValueError(f"{value!r} is not s3://bucket/key, file:///path or a local path")
 
 
-def _object_uri(value: object) -> str:
-    """A URI that names one object, not a folder."""
+def object_uri(value: object) -> str:
+    """A URI that names one object, not a folder; ValueError where it does not."""
     uri = _uri(value)
     if uri.endswith("/") or (uri.startswith("s3://") and uri.count("/") < 3):
         raise ValueError(f"{value!r} is a folder; a file or object is needed")
     return uri
+
+
+def _band(value: object) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535:
+        return value
+    if isinstance(value, str) and 1 <= len(value) <= 200:
+        return value
+    raise ValueError(f"{value!r} is neither the number of a band (1 for the first) nor a band description")
 
 
 def _nodata(value: object) -> float | None:
@@ -115,13 +123,12 @@ def _tiles(value: object) -> object:
 Name = Annotated[str, BeforeValidator(_name)]
 Epsg = Annotated[int, BeforeValidator(_epsg)]
 Uri = Annotated[str, BeforeValidator(_uri)]
-ObjectUri = Annotated[str, BeforeValidator(_object_uri)]
+ObjectUri = Annotated[str, BeforeValidator(object_uri)]
 Number = Annotated[float, BeforeValidator(_number)]
 Nodata = Annotated[float | None, BeforeValidator(_nodata)]
 Role = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
-BandNumber = Annotated[StrictInt, Field(ge=1, le=65535)]
-BandName = Annotated[str, Field(min_length=1, max_length=200)]
-Bands = Annotated[dict[Role, BandNumber | BandName], Field(min_length=1)]
+Band = Annotated[int | str, BeforeValidator(_band)]
+Bands = Annotated[dict[Role, Band], Field(min_length=1)]
 
 
 class _Frozen(BaseModel):
@@ -229,10 +236,12 @@ class Flight(Radiometry):
 
 def join_uri(folder: str, relative: str) -> str:
     """A URI below a folder or prefix; an absolute `relative` stands for itself."""
-    if re.match(r"s3://|/", relative):
+    if relative.startswith("s3://"):
         return relative
+    if relative.startswith("/"):
+        return tidy_path(relative)
     if not folder.startswith("s3://"):
-        return os.path.join(folder, relative)
+        return tidy_path(os.path.join(folder, relative))
     # A prefix is opaque and kept as it is spelled; only the relative path is one, and may climb.
     parts = folder.rstrip("/").split("/")
     for step in posixpath.normpath(relative).split("/"):
@@ -243,6 +252,11 @@ def join_uri(folder: str, relative: str) -> str:
         elif step != ".":
             parts.append(step)
     return "/".join(parts)
+
+
+def tidy_path(path: str) -> str:
+    """An absolute path without `.` and empty steps; `..` stays, since what it climbs from may be a link."""
+    return "/" + "/".join(step for step in path.split("/") if step not in ("", "."))
 
 
 def folder_of(uri: str) -> str:
@@ -256,7 +270,9 @@ def parse_manifest(raw: bytes, base_uri: str) -> Flight:
     Raises ManifestRefused with everything that is wrong with it, each with its place.
     """
     document = _decode(raw)
-    known_id = document.get("flight_id") if isinstance(document, dict) else None
+    if not isinstance(document, dict):
+        raise _invalid(f'a manifest is a JSON object, {{"flight_id": ..., "tiles": [...]}}; this is {document!r:.40}')
+    known_id = document.get("flight_id")
     flight_id = known_id if isinstance(known_id, str) and _NAME.fullmatch(known_id) else ""
     try:
         flight = Flight.model_validate(document)
@@ -318,8 +334,37 @@ def _place(loc: Sequence[int | str]) -> str:
     return place
 
 
+# What pydantic finds in values that have no words of ours.
+_WORDS = {
+    "missing": "required, but missing",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "tuple_type": "must be a list",
+    "string_type": "must be a string",
+    "too_short": "is empty",
+    "string_pattern_mismatch": "is no name of a band: lower-case letters, digits and '-'",
+}
+
+
 def _said(error: Mapping[str, Any]) -> str:
-    return "unknown key" if error["type"] == "extra_forbidden" else error["msg"].removeprefix("Value error, ")
+    kind, shown = error["type"], f"{error['input']!r:.60}"
+    if kind == "extra_forbidden":
+        return _unknown_key(error["loc"])
+    if kind.startswith("datetime"):
+        return f"{shown} is not a timestamp such as 2026-06-14T17:03:00Z"
+    if kind in _WORDS:
+        return _WORDS[kind] if kind in ("missing", "too_short") else f"{shown} {_WORDS[kind]}"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _unknown_key(loc: Sequence[int | str]) -> str:
+    """An unknown key, with the known one that was probably meant, or the place where it belongs."""
+    key, of_tile = str(loc[-1]), loc[0] == "tiles"
+    here, elsewhere = (Tile, Flight) if of_tile else (Flight, Tile)
+    if key in elsewhere.model_fields:
+        return f"unknown key: it belongs to {'the flight, not to a tile' if of_tile else 'each of the tiles'}"
+    near = difflib.get_close_matches(key.lower(), here.model_fields, n=1)
+    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; known are {', '.join(here.model_fields)}"
 
 
 def _resolved(flight: Flight, base_uri: str) -> Flight:
@@ -366,10 +411,35 @@ def _check_tiles(flight: Flight) -> None:
                 raise _invalid(f"tile {tile.tile_id!r}: src_uri {wrong}; {flight.index} needs {', '.join(roles)}")
             if MASK in tile.src_uri or rule.mask_classes:
                 _check_mask(tile, rule)
-        elif rule.bands is None and rule.sensor is None:
-            raise _invalid(f"tile {tile.tile_id!r}: neither `sensor` nor `bands` says which band is which")
-        elif rule.mask_classes:
-            raise _invalid(f'tile {tile.tile_id!r}: mask_classes needs a "mask" file among src_uri')
+        else:
+            _check_one_file(flight.index, tile, rule)
+
+
+def _check_one_file(index: str, tile: Tile, rule: Radiometry) -> None:
+    """Refuse what cannot say where the bands of a single file are, whatever the file holds."""
+    roles = INDICES[index].roles
+    profile = find_profile(rule.sensor) if rule.sensor else None
+    if rule.bands is not None:
+        lacking = [role for role in roles if role not in rule.bands]
+        if lacking:
+            raise _invalid(f"tile {tile.tile_id!r}: `bands` does not say which band is {', '.join(lacking)}")
+        taken = [rule.bands[role] for role in roles]
+        twice = next((band for band in taken if taken.count(band) > 1), None)
+        if twice is not None:
+            raise _invalid(
+                f"tile {tile.tile_id!r}: {' and '.join(r for r in roles if rule.bands[r] == twice)} are both taken "
+                f"from band {twice!r}; {index} needs a band of its own for each"
+            )
+    elif profile is None:
+        raise _invalid(f"tile {tile.tile_id!r}: neither `sensor` nor `bands` says which band is which")
+    elif profile.layout == "files":
+        files = ", ".join(f'"{role}": ...' for role in roles)
+        raise _invalid(
+            f"tile {tile.tile_id!r}: sensor {profile.slug} delivers a file a band; give src_uri as an object "
+            f"({{{files}}}), or declare `bands` for a stacked file"
+        )
+    if rule.mask_classes:
+        raise _invalid(f'tile {tile.tile_id!r}: mask_classes needs a "mask" file among src_uri')
 
 
 def _check_band_names(index: str, tile: Tile, rule: Radiometry, flight: Flight) -> None:

@@ -64,6 +64,11 @@ class Seen:
     product_error: Refused | None = None
     # what keeps a product from lying there
 
+    @property
+    def error(self) -> Refused | None:
+        """What keeps the tile from being made, as far as storage shows."""
+        return self.source_error or self.product_error
+
     def current(self, run: Run | None = None) -> Product | None:
         """The product, where it is the one that the source gives now (and, in a run that overwrites, of that run)."""
         product = self.published.product if self.published else None

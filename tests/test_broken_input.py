@@ -306,10 +306,13 @@ BROKEN: dict[str, Broken] = {
         "band_missing",
         ["[2, 4]", "number"],
     ),
-    "role-not-declared": Broken(tile({"bands": {"red": 3}}), "band_missing", ["nir"]),
     "described": Broken(sound(descriptions=DESCRIBED), "band_contradiction", ["band 4", "Red edge", "Correct"]),
     "wavelength": Broken(wavelengths, "band_contradiction", ["band 4", "717 nm", "Correct"]),
-    "same-band": Broken(tile({"bands": {"red": 3, "nir": 3}}), "band_contradiction", ["red and nir", "band 3"]),
+    "same-band": Broken(
+        tile({"bands": {"red": 3, "nir": "Red"}}, descriptions=["Blue", "Green", "Red", ""]),
+        "band_contradiction",
+        ["red and nir", "both", "band 3"],
+    ),
     "wrong-sensor": Broken(
         tile({"sensor": "micasense-altum"}), "band_contradiction", ["micasense-altum", "6 bands", "4 bands", "`bands`"]
     ),
@@ -317,9 +320,6 @@ BROKEN: dict[str, Broken] = {
         tile({"sensor": "planetscope-4b"}, descriptions=["Red", "Green", "Blue", "NIR"]),
         "band_contradiction",
         ["planetscope-4b", "blue as band 1", "right sensor"],
-    ),
-    "files-sensor-one-file": Broken(
-        tile({"sensor": "sentinel-2-l2a"}), "band_contradiction", ["a file a band", "src_uri", "`bands`"]
     ),
     # files that belong together
     "part-missing": Broken(files(removed("nir")), "source_missing", ["does not exist"], "nir.tif"),

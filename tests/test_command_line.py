@@ -404,7 +404,7 @@ def test_a_dry_run_tells_new_from_stale_from_current(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     planned = run_batch("run", "--dry-run", "--json", flight.manifest)
     (plan,) = json_lines(planned.stdout)
-    assert planned.returncode == 0
+    assert planned.returncode == 3  # as the run would end
     assert plan["flight_id"] == "F"
     assert [(t["tile_id"], t["plan"]) for t in plan["tiles"]] == [
         ("a", "stale"), ("b", "current"), ("c", "new"), ("d", "new"),
@@ -490,6 +490,37 @@ def test_every_manifest_refused(tmp_path: Path) -> None:
     assert run_batch("run", "--dry-run", clash).returncode == 2
     assert snapshot(tmp_path) == before
     assert flight.products == []
+
+
+def test_what_is_asked_for_in_the_wrong_words(tmp_path: Path) -> None:
+    flight = make_flight(tmp_path / "f", "F", ["a"])
+    wrong: dict[str, tuple[list[str], int]] = {
+        "'abc' is not a valid number of seconds": (["--timeout", "abc", str(flight.manifest)], 2),
+        "'s3://bucket' is a folder": (["s3://bucket"], 2),
+        "'S3://bucket/m.json' is not s3://bucket/key": (["S3://bucket/m.json"], 2),
+        f"already in this run, from {flight.manifest}": (["--dry-run", str(flight.manifest), str(flight.manifest)], 3),
+    }
+    for words, (arguments, status) in wrong.items():
+        done = run_batch("run", *arguments)
+        assert words in done.stdout + done.stderr
+        assert done.returncode == status
+    assert flight.products == []
+
+
+def test_the_report_of_a_flight_that_was_never_run(tmp_path: Path) -> None:
+    done = run_batch("report", make_flight(tmp_path / "f", "F", ["a"]).manifest)
+    assert "and no run of it is recorded here" in done.stdout
+    assert done.returncode == 3
+
+
+def test_without_credentials_storage_is_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = run_batch("run", "s3://farm-raw/F001/manifest.json")
+    assert done.returncode == 69
+    assert "no AWS credentials were found; set AWS_PROFILE" in done.stderr
 
 
 @pytest.mark.parametrize("scheme", ["redis://:hunter2@", "redis://"])

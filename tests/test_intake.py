@@ -1,6 +1,7 @@
 """Taking flights in: no work for a flight that would write two things to one place, or one over a source."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,18 @@ def test_a_manifests_own_folder_is_where_its_uris_start(
     assert flight.tiles[0].src_uri == f"{tmp_path}/in/a.tif"
     assert flight.tiles[0].dst_uri == f"{tmp_path}/in/out/tiles/a.ndvi.tif"
     assert flight.report_uri == f"{tmp_path}/in/out/F001.report.json"
+
+
+def test_a_folder_above_a_link_is_above_what_it_links_to(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "in", manifest("F001", [tile()], out_uri="./out//x"))
+    (tmp_path / "in" / "deep").mkdir()
+    (tmp_path / "link").symlink_to("in/deep")
+    monkeypatch.chdir(tmp_path)
+    flight = load_flight(stores, "link/../m.json")
+    assert os.path.realpath(str(flight.tiles[0].src_uri)) == f"{tmp_path}/in/a.tif"
+    assert flight.out_uri == f"{tmp_path}/link/../out/x"
 
 
 def test_a_manifest_beside_the_program(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

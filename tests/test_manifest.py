@@ -97,12 +97,16 @@ def test_bytes_that_are_no_manifest(raw: bytes, named: list[str]) -> None:
     ("content", "named"),
     [
         # Another kind of document.
-        ([], []),
+        ([], ["a JSON object", "[]"]),
         (None, []),
         ("F001", []),
         (3, []),
         # Keys.
-        (document(colour=1), ["colour", "unknown key"]),
+        (document(colour=1), ["colour", "unknown key", "known are"]),
+        (document(senser="naip"), ["senser", "unknown key", "did you mean sensor?"]),
+        (document(epsg=32615), ["epsg", "unknown key", "each of the tiles"]),
+        (document(tile={"tile-id": "x"}), ["tiles[0].tile-id", "did you mean tile_id?"]),
+        (document(tile={"index": "ndvi"}), ["tiles[0].index", "the flight, not to a tile"]),
         (document(tiles_=[]), ["tiles_", "unknown key"]),
         (document(tile={"dst": "x"}), ["tiles[0].dst", "unknown key"]),
         ({**document(), "out-uri": "x"}, ["out-uri", "unknown key"]),
@@ -149,7 +153,7 @@ def test_bytes_that_are_no_manifest(raw: bytes, named: list[str]) -> None:
         (document(bands=None), ["'t1'", "`sensor`", "`bands`"]),
         (document(bands={}), ["bands"]),
         (document(bands=None, tile={"bands": {}}), ["bands"]),
-        (document(bands={"red": 0, "nir": 4}), ["bands.red"]),
+        (document(bands={"red": 0, "nir": 4}), ["bands.red: 0 is neither", "1 for the first"]),
         (document(bands={"red": -1, "nir": 4}), ["bands.red"]),
         (document(bands={"red": 3.5, "nir": 4}), ["bands.red"]),
         (document(bands={"red": True, "nir": 4}), ["bands.red"]),
@@ -157,7 +161,12 @@ def test_bytes_that_are_no_manifest(raw: bytes, named: list[str]) -> None:
         (document(bands={"red": 3, "nir": [4]}), ["bands.nir"]),
         (document(bands={"red-650": 0, "nir": 4}), ["bands", "red-650"]),
         (document(bands={"RED": 3, "nir": 4}), ["bands", "RED"]),
-        (document(bands=[3, 4]), ["bands"]),
+        (document(bands=[3, 4]), ["bands", "must be an object"]),
+        (document(bands={"red": 3}), ["'t1'", "`bands`", "nir"]),
+        (document(tile={"bands": {"nir": 3}}), ["'t1'", "`bands`", "red"]),
+        (document(bands={"red": 3, "nir": 3}), ["'t1'", "red and nir", "band 3"]),
+        (document(bands={"red": "x", "nir": "x"}), ["'t1'", "red and nir", "'x'"]),
+        (document(bands=None, sensor="sentinel-2-l2a"), ["'t1'", "a file a band", "src_uri", "`bands`"]),
         (document(tile={"bands": {"red": 0}}), ["tiles[0].bands.red"]),
         (document(sensor="micasense-rededge-mxx"), ["'micasense-rededge-mxx'", "micasense-rededge-mx "]),
         (document(tile={"sensor": "nap"}), ["tiles[0]", "'nap'", "naip"]),
@@ -176,7 +185,8 @@ def test_bytes_that_are_no_manifest(raw: bytes, named: list[str]) -> None:
         # What kind of flight.
         (document(index="evi9"), ["index", "evi9"]),
         (document(index=["ndvi"]), ["index"]),
-        (document(acquired="yesterday"), ["acquired"]),
+        (document(acquired="yesterday"), ["acquired: 'yesterday'", "2026-06-14T17:03:00Z"]),
+        (document(mask_classes="cloud"), ["mask_classes: 'cloud' must be a list"]),
         (document(tenant="a/b"), ["tenant", "'a/b'"]),
     ],
 )  # fmt: skip
@@ -547,7 +557,7 @@ words = st.text(
 keys = st.lists(words.filter(lambda w: w.strip() and w not in (".", "..")), min_size=1, max_size=3).map("/".join)
 uris = st.one_of(keys, keys.map(lambda k: f"s3://raw/{k}"), keys.map(lambda k: f"/data/{k}"))
 radiometry = {
-    "bands": st.fixed_dictionaries({role: st.integers(1, 99) | words for role in ("red", "nir")}),
+    "bands": st.fixed_dictionaries({"red": st.integers(1, 50) | words, "nir": st.integers(51, 99)}),
     "scale": numbers | st.dictionaries(roles, numbers, min_size=1),
     "offset": numbers | st.dictionaries(roles, numbers, min_size=1),
     "nodata": nodatas | st.dictionaries(roles, nodatas, min_size=1),

@@ -778,7 +778,8 @@ REFUSALS: dict[str, Refusal] = {
         Code.BAND_MISSING, r"IR9",
     ),
     "one band for both": (
-        plain(), {"bands": {"red": 3, "nir": 3}}, {}, Code.BAND_CONTRADICTION, r"band 3",
+        bands_described("Blue", "Green", "Red", ""), {"bands": {"red": 3, "nir": "Red"}}, {},
+        Code.BAND_CONTRADICTION, r"both taken from band 3",
     ),
     "a description that contradicts": (
         bands_described("Red", "Green", "Blue", "NIR"), {}, {}, Code.BAND_CONTRADICTION, r"band 3.*red.*'Blue'",

@@ -669,7 +669,6 @@ def test_a_missing_bucket(s3: Any, tmp_path: Path) -> None:
 
 # A machine that is set up wrong: never a traceback of boto3's.
 WRONG_SETUPS: dict[str, dict[str, str | None]] = {
-    "no credentials": {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
     "half the credentials": {"AWS_SECRET_ACCESS_KEY": None},
     "a profile that is not there": {"AWS_PROFILE": "nobody"},
     "an endpoint without a scheme": {"AWS_ENDPOINT_URL": "localhost:9000"},
@@ -757,7 +756,7 @@ CLASSES: list[tuple[ClientError | BotoCoreError, type[FlightsError], Code]] = [
     (ResponseStreamingError(error="reset"), Transient, Code.STORAGE_UNAVAILABLE),
     (IncompleteReadError(actual_bytes=1, expected_bytes=2), Transient, Code.STORAGE_UNAVAILABLE),
     (FlexibleChecksumError(error_msg="crc32"), Transient, Code.STORAGE_UNAVAILABLE),
-    (NoCredentialsError(), Refused, Code.SOURCE_FORBIDDEN),
+    (NoCredentialsError(), Unreachable, Code.STORAGE_UNAVAILABLE),  # a role's may be there a little later
     (PartialCredentialsError(provider="env", cred_var="x"), Refused, Code.SOURCE_FORBIDDEN),
     (ParamValidationError(report="bucket"), Refused, Code.SOURCE_FORBIDDEN),
 ]

@@ -153,11 +153,12 @@ def _assess_tile(
     recorded = load_failure(stores, failure_uri) if failure_uri else None
     if recorded:
         return recorded
-    if error := seen.source_error or seen.product_error:
-        return failed(tile.tile_id, tile.dst_uri, error)
+    if seen.error:
+        return failed(tile.tile_id, tile.dst_uri, seen.error)
     there = "a product of another source or other parameters lies" if seen.published else "there is no product"
     asked = run.tile_ids is None or tile.tile_id in run.tile_ids
     why = "no worker reported a failure" if asked else "this run was not asked for it"
+    why = why if run.run_id else "no run of it is recorded here"
     return missing(tile.tile_id, tile.dst_uri, f"{there} at {tile.dst_uri}, and {why}")
 
 

@@ -265,7 +265,10 @@ def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
             return Transient(Code.STORAGE_UNAVAILABLE, said)
         return Refused(Code.SOURCE_FORBIDDEN, f"{said}; check the credentials and the bucket's policy")
     if isinstance(error, NoCredentialsError):
-        return Refused(Code.SOURCE_FORBIDDEN, f"{uri}: no AWS credentials were found")
+        return Unreachable(
+            Code.STORAGE_UNAVAILABLE,
+            f"{uri}: no AWS credentials were found; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )
     if isinstance(error, HTTPClientError | BotoConnectionError):
         return Unreachable(Code.STORAGE_UNAVAILABLE, f"{uri}: {error}")
     if isinstance(error, IncompleteReadError | FlexibleChecksumError):
