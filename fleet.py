@@ -3,7 +3,6 @@
 import base64
 import json
 import logging
-import shutil
 import sys
 import time
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import redis
 from celery import bootsteps
 
+from flights.pipeline import free_scratch_bytes
 from flights.settings import Settings, load_settings
 
 log = logging.getLogger(__name__)
@@ -188,11 +188,3 @@ class DiskGuard(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no
             for name in self._paused:
                 consumer.add_task_queue(name)
             self._paused = []
-
-
-def free_scratch_bytes(settings: Settings) -> int:
-    """Free space where sources are mirrored and products are made."""
-    folder = settings.scratch
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free

@@ -274,8 +274,8 @@ def _fleet(settings: Settings) -> Iterator[tuple[Tools, Any]]:
 
 def _check_room(settings: Settings) -> None:
     """Refuse to start workers that would take no tile."""
-    from fleet import free_scratch_bytes
     from flights.errors import Code, Refused
+    from flights.pipeline import free_scratch_bytes
 
     free = free_scratch_bytes(settings)
     if free < settings.min_free_bytes:

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,6 @@ from fleet import (
     LeaseKeeper,
     Quarantine,
     configuration,
-    free_scratch_bytes,
 )
 from flights import embedded, mend
 from flights.errors import Code, FlightsError, Refused, Superseded, Transient, Unreachable
@@ -41,6 +41,7 @@ from flights.pipeline import (
     clear_scratch,
     composite_flight,
     finalise,
+    has_room,
     settle_composite,
     settle_tile,
     write_tile,
@@ -55,6 +56,8 @@ log = logging.getLogger(__name__)
 # One message a tile up to here; above, chunks: 40,000 messages of one tile take minutes and 60 MB to submit.
 SINGLES_MAX = 2_000
 CHUNK_TILES = 40
+# Celery ends a message so long after its tiles should have ended themselves.
+MESSAGE_SLACK_S = 30
 # A worker that hangs in a flight's report or composite is ended after so long, and the work begun anew.
 REPORT_LIMIT_S, COMPOSITE_LIMIT_S = 3600, 6 * 3600
 # Tasks of a whole flight: nobody reads their results, and they come back as long as another delivery is at it.
@@ -223,33 +226,40 @@ def _deliver(job: Job, tile: Tile) -> TileOutcome | None:
     It is where another delivery holds the claim, and where scratch has no room: a host with room may be free by then.
     """
     at_hand, run = tools(), job.run
-    if free_scratch_bytes(at_hand.settings) < at_hand.settings.min_free_bytes:
+    if not has_room(at_hand.settings):
         return None
     with at_hand.ledger.claim(tile.dst_uri, at_hand.settings.claim_lease_s, run.run_id) as mine:
         if not mine:
             return None
         deliveries = at_hand.ledger.begin_delivery(run.run_id, tile.tile_id)
         try:
+            if deliveries > 1 and at_hand.ledger.overran(run.run_id, tile.tile_id):
+                return _given_up(run, tile, deliveries - 1, Code.TIME_LIMIT, at_hand)
             if deliveries > at_hand.settings.max_deliveries:
-                return _given_up(run, tile, deliveries - 1, at_hand)
+                return _given_up(run, tile, deliveries - 1, Code.WORKER_LOST, at_hand)
             return _guarded(job, tile, at_hand)
         finally:  # also where the worker is told to stop: a deploy is no fault of the tile's
             at_hand.ledger.end_delivery(run.run_id, tile.tile_id)
 
 
-def _given_up(run: Run, tile: Tile, times: int, at_hand: Tools) -> TileOutcome:
-    error = Refused(Code.WORKER_LOST, f"{' and '.join(tile.sources.values())}: killed its worker {times} times")
+def _given_up(run: Run, tile: Tile, times: int, code: Code, at_hand: Tools) -> TileOutcome:
+    limit = at_hand.settings.tile_hard_limit_s
+    slow = f"took longer than FLIGHTS_TILE_HARD_LIMIT_S ({limit} s), and its worker was killed"
+    why = slow if code is Code.TIME_LIMIT else f"killed its worker {times} times"
+    error = Refused(code, f"{' and '.join(tile.sources.values())}: {why}")
     outcome = failed(tile.tile_id, tile.dst_uri, error, times)
     settle_tile(run, outcome, at_hand)
     return outcome
 
 
-def _guarded(job: Job, tile: Tile, at_hand: Tools) -> TileOutcome:
+def _guarded(job: Job, tile: Tile, at_hand: Tools) -> TileOutcome | None:
     """The one place where what nobody foresaw becomes an outcome: a raising header would break its chord."""
     began = time.monotonic()
     try:
-        with _soft_limit(at_hand.settings.tile_soft_limit_s):
+        with _hard_limit(job.run, tile, at_hand), _soft_limit(at_hand.settings.tile_soft_limit_s):
             return write_tile(job, tile, at_hand)
+    except Transient:  # this host's disk is full: one with room may be free by then
+        return None
     except TileTooSlow:
         limit = at_hand.settings.tile_soft_limit_s
         error: FlightsError = Refused(Code.TIME_LIMIT, f"took longer than FLIGHTS_TILE_SOFT_LIMIT_S ({limit} s)")
@@ -265,6 +275,27 @@ def _guarded(job: Job, tile: Tile, at_hand: Tools) -> TileOutcome:
     outcome = failed(tile.tile_id, tile.dst_uri, error, 1, time.monotonic() - began)
     settle_tile(job.run, outcome, at_hand)
     return outcome
+
+
+@contextmanager
+def _hard_limit(run: Run, tile: Tile, at_hand: Tools) -> Iterator[None]:
+    """Kill this process where the block, in C code that hears no signal, takes longer than a tile may.
+
+    The next delivery is told why, and calls the tile failed: else it would be tried as often as one that kills its
+    worker. Celery's own limit, a message's, stands behind it for code that lets no other thread run.
+    """
+
+    def end() -> None:
+        at_hand.ledger.mark_overrun(run.run_id, tile.tile_id)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    watch = threading.Timer(at_hand.settings.tile_hard_limit_s, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
 
 
 @contextmanager
@@ -340,7 +371,7 @@ class Post:
         for start in range(0, len(tiles), size):
             part = tiles[start : start + size]
             job = Job.of(run, flight, part)
-            limit = self._tools.settings.tile_hard_limit_s * len(part)
+            limit = self._tools.settings.tile_hard_limit_s * len(part) + MESSAGE_SLACK_S
             content = job.model_dump(mode="json", exclude_defaults=True)
             messages.append(task.s(content).set(queue=run.queue, time_limit=limit))
         return messages

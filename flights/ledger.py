@@ -162,6 +162,17 @@ class Ledger:
         with _tolerated("end a delivery"):
             self._redis.delete(_key("deliveries", run_id, name))
 
+    def mark_overrun(self, run_id: str, name: str) -> None:
+        """Say of a delivery under way that it is beyond its time and does not hear it: it is about to be killed."""
+        with _tolerated("mark an overrun"):
+            self._redis.set(_key("overrun", run_id, name), 1, ex=KEEP_S)
+
+    def overran(self, run_id: str, name: str) -> bool:
+        """Whether a delivery of this piece of work has been marked so."""
+        with _tolerated("look for an overrun"):
+            return bool(self._redis.exists(_key("overrun", run_id, name)))
+        return False
+
     @contextlib.contextmanager
     def claim(self, name: str, lease_s: int, run_id: str = "", *, for_report: bool = False) -> Iterator[bool]:
         """Hold the claim on a piece of work, renewed while the block runs; False where somebody else holds it.
@@ -207,7 +218,7 @@ class Ledger:
 
 def _key(kind: str, *names: str) -> str:
     """A short key of a fixed alphabet, whatever the names hold."""
-    if kind in ("claim", "deliveries"):
+    if kind in ("claim", "deliveries", "overrun"):
         names = (hashlib.sha256("\0".join(names).encode()).hexdigest()[:32],)
     return PREFIX + ":".join((kind, *names))
 

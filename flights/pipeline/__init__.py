@@ -3,7 +3,7 @@
 from flights.pipeline.answer import derive_report, finalise
 from flights.pipeline.composite import composite_flight, settle_composite
 from flights.pipeline.tile import settle_tile, write_tile
-from flights.pipeline.tools import Tools, clear_scratch
+from flights.pipeline.tools import Tools, clear_scratch, free_scratch_bytes, has_room
 
 __all__ = [
     "Tools",
@@ -11,6 +11,8 @@ __all__ = [
     "composite_flight",
     "derive_report",
     "finalise",
+    "free_scratch_bytes",
+    "has_room",
     "settle_composite",
     "settle_tile",
     "write_tile",

@@ -10,7 +10,7 @@ from flights.errors import Code, FlightsError, Refused, SourceChanged, Transient
 from flights.fingerprint import tile_fingerprint
 from flights.indices import INDICES, Index, IndexStrip, compute
 from flights.manifest import Flight, Tile
-from flights.pipeline.tools import Tools, retried, scratch_folder
+from flights.pipeline.tools import Tools, has_room, retried, scratch_folder
 from flights.quality import Limits, judge
 from flights.raster.cog import PRODUCT_TAG, CogWriter
 from flights.raster.source import Strip, TileSource, TileSpec, open_tile, reading
@@ -26,7 +26,8 @@ def write_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
     """Make a tile's product, or find it made; the outcome is a value, also of a failure.
 
     Running it twice equals running it once: the product is published in one step, under the fingerprint of what was
-    read. Whatever kills it half-way leaves the destination as it was.
+    read. Whatever kills it half-way leaves the destination as it was. Transient where the disk has filled up so far
+    that this host may take no tile: nothing is settled, and a host with room may make it.
     """
     began = time.monotonic()
     attempts = 0
@@ -40,6 +41,8 @@ def write_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
         outcome = retried(once, tools.settings.transient_attempts)
         outcome = outcome.model_copy(update={"attempts": attempts, "seconds": round(time.monotonic() - began, 3)})
     except FlightsError as error:
+        if error.code is Code.DISK_FULL and not has_room(tools.settings):
+            raise
         outcome = failed(tile.tile_id, tile.dst_uri, error, attempts, time.monotonic() - began)
     settle_tile(job.run, outcome, tools)
     return outcome

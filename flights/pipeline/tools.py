@@ -54,6 +54,19 @@ def retried(work: Callable[[], T], attempts: int) -> T:
     return retrying(work)
 
 
+def free_scratch_bytes(settings: Settings) -> int:
+    """Free space where sources are mirrored and products are made."""
+    folder = settings.scratch
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def has_room(settings: Settings) -> bool:
+    """Whether this host may take a tile."""
+    return free_scratch_bytes(settings) >= settings.min_free_bytes
+
+
 @contextmanager
 def scratch_folder(settings: Settings) -> Iterator[Path]:
     """A folder of one's own for one piece of work, gone afterwards."""

@@ -27,6 +27,7 @@ import fleet
 import run_batch
 import tasks
 from flights import runs
+from flights.follow import Follower
 from flights.pipeline import composite as composite_module
 from flights.pipeline import tile as tile_module
 from flights.raster.cog import CogWriter
@@ -47,7 +48,8 @@ class _Plan:
         self.folder = path.parent
         self.faults: list[Mapping[str, Any]] = body.get("faults", [])
         self.visibility_s: float | None = body.get("visibility_s")
-        self.lease_keeper: bool = body.get("lease_keeper", True)
+        self.off: list[str] = body.get("off", [])
+        # protections that are switched off
         self.disk_every_s: float | None = body.get("disk_every_s")
         self.soft_shutdown_s: float | None = body.get("soft_shutdown_s")
         self.tile = ""
@@ -234,6 +236,20 @@ def _break_drivers() -> None:
     _around(tasks.Post, "submit", before="before_submit", after="after_submit")
 
 
+def _acknowledge_early() -> None:
+    of_product = fleet.configuration
+    _replace(tasks, "configuration", lambda settings: of_product(settings) | {"task_acks_late": False})
+
+
+# What the product would be without one of its protections.
+_OFF: dict[str, Callable[[], None]] = {
+    "lease": lambda: tasks.app.steps["consumer"].discard(fleet.LeaseKeeper),
+    "quarantine": lambda: tasks.app.steps["worker"].discard(fleet.Quarantine),
+    "late acknowledgement": _acknowledge_early,
+    "mending": lambda: _replace(Follower, "_mend", lambda *_: None),
+}
+
+
 def _bend() -> None:
     if plan.visibility_s is not None:
         fleet.VISIBILITY_S = plan.visibility_s  # type: ignore[assignment]  # whole seconds in the product
@@ -241,8 +257,8 @@ def _bend() -> None:
         fleet.DISK_EVERY_S = plan.disk_every_s  # type: ignore[assignment]  # likewise
     if plan.soft_shutdown_s is not None:
         tasks.app.conf.worker_soft_shutdown_timeout = plan.soft_shutdown_s
-    if not plan.lease_keeper:
-        tasks.app.steps["consumer"].discard(fleet.LeaseKeeper)
+    for protection in plan.off:
+        _OFF[protection]()
 
 
 plan = _Plan(Path(os.environ[PLAN_VARIABLE]))

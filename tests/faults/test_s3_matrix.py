@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.config import Config
 
 import flights.store.s3
 import tasks
@@ -83,6 +84,21 @@ def cells() -> list[Any]:
                 name = f"{operation}-{fault}-{'once' if often else 'for ever'}"
                 found.append(pytest.param(operation, fault, often, marks=marks, id=name))
     return found
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("fault", ["503", "reset", "truncated"])
+def test_without_attempts_a_fault_of_the_moment_costs_the_tile(
+    bench: Bench, table: Table, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Neither botocore's nor the tile's: so it is the attempts that hold the gate."""
+    monkeypatch.setattr(flights.store.s3, "Config", lambda **o: Config(**o | {"retries": {"total_max_attempts": 1}}))
+    bench.put_source()
+    method, target, _ = OPERATIONS["get"]
+    bench.proxy.script(Rule(method=method, target=target, times=1, **FAULTS[fault]))
+    said = said_of(bench.make(bench.tools(transient_attempts=1)))
+    table.row(f"get: {fault} once, without attempts", said, "storage_unavailable")
+    assert said == "storage_unavailable True"
 
 
 @pytest.mark.usefixtures("hurried")
@@ -282,6 +298,7 @@ def test_a_body_that_never_ends_meets_the_limit_of_a_tile(bench: Bench, table: T
     began = time.monotonic()
     outcome = tasks._guarded(*bench.job(), bench.tools(tile_soft_limit_s=2))
     took = time.monotonic() - began
+    assert outcome is not None
     table.row("get: a byte every 0.2 s, limit of 2 s", f"{said_of(outcome)} after {took:.1f} s", "time_limit")
     assert said_of(outcome) == "time_limit False"
     assert bench.pixels() is None
