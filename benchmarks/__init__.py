@@ -1,0 +1,1 @@
+"""What the product costs, beside its peers and beside what the hardware allows: `make bench`."""
