@@ -1,4 +1,4 @@
-"""Inputs: spatially correlated vegetation in five bands, in a MicaSense order (blue, green, red, NIR, red edge)."""
+"""Inputs: spatially correlated vegetation in five bands, in a MicaSense order (blue, green, red, red edge, NIR)."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import rasterio
 from numpy.typing import NDArray
 from rasterio.transform import Affine
 
-BANDS = ("Blue", "Green", "Red", "NIR", "Red edge")
+BANDS = ("Blue", "Green", "Red", "Red edge", "NIR")
 SENSOR = "micasense-rededge-mx"
 EPSG = 32615
 PIXEL_M = 0.05
@@ -27,7 +27,7 @@ def vegetation(height: int, width: int, seed: int = 0, row: int = 0, col: int = 
         coarse = rng.random((height // step + 2, width // step + 2), dtype=np.float32)
         cover += weight * _stretched(coarse, step)[:height, :width]
     bands = np.empty((5, height, width), np.uint16)
-    for i, (bare, green) in enumerate(((0.08, 0.03), (0.11, 0.08), (0.16, 0.04), (0.22, 0.48), (0.18, 0.25))):
+    for i, (bare, green) in enumerate(((0.08, 0.03), (0.11, 0.08), (0.16, 0.04), (0.18, 0.25), (0.22, 0.48))):
         reflectance = bare + (green - bare) * cover
         reflectance += rng.normal(0, 0.004, (height, width)).astype(np.float32)
         bands[i] = np.clip(reflectance * 32768, 1, 65535).astype(np.uint16)
