@@ -34,7 +34,7 @@ SOWN = {"north-field": "complete", "south-field": "incomplete"}
 EPILOG = """\b
 Exit status: 0 every flight complete; 1 a bug; 2 usage, or every manifest refused; 3 some flight incomplete or
 refused; 4 complete, but some flight needs review; 69 broker or storage unreachable; 75 a flight is already running, or
-the --timeout ran out (a fleet goes on; without one, run the same command again for the rest)."""
+the --timeout ran out (a fleet goes on; without one, run the same command again for the rest); 130, 143 interrupted."""
 
 
 class Seconds(click.FloatRange):
@@ -125,7 +125,9 @@ def demo(ctx: click.Context) -> None:
         reports, status = _demo([str(folder / name / "manifest.json") for name in SOWN])
         click.echo(f"\n`run_batch.py run` answers these two manifests with exit status {status}", nl=False)
         click.echo(": a flight is incomplete, because a tile of it is corrupt on purpose.")
-        click.echo("Open the mosaic in QGIS; run `make demo` again and every good tile is found cached.")
+        cached = all(r.tiles.cached == r.tiles.done for r in reports)
+        again = "" if cached else "; run `make demo` again and every good tile is found cached"
+        click.echo(f"Open the mosaic in QGIS{again}.")
         ctx.exit(0 if {r.flight_id: r.status.value for r in reports} == SOWN else 1)
 
 
@@ -345,7 +347,7 @@ def _sweep() -> int:
         if settings.embedded:
             _await_answers([done.flight_id for done in mended], tools, check)
         removed = mend.clean(tools)
-    click.echo(f"{len(mended)} runs were stuck; {removed} temporary files and unfinished uploads removed")
+    click.echo(f"runs that were stuck: {len(mended)}; temporary files and unfinished uploads removed: {removed}")
     return 0
 
 
@@ -375,12 +377,23 @@ def _report(names: Sequence[str], as_json: bool) -> int:
         try:
             flight, derived = _derive(name, settings, stores)
             reports.append(derived)
-            uris.append(flight.report_uri if stores.stat(flight.report_uri) else "")
+            uris.append(_where(derived, flight, stores))
         except Refused as error:
             reports.append(refused(getattr(error, "flight_id", "") or name, error))
             uris.append("")
     _show(reports, uris, as_json)
     return exit_status(reports)
+
+
+def _where(derived: FlightReport, flight: Flight, stores: Any) -> str:
+    """Where the published report lies, and what it says where that is another thing."""
+    from flights.runs import load_report
+
+    published = load_report(stores, flight)
+    if published is None:
+        return ""
+    same = published.status == derived.status
+    return flight.report_uri + ("" if same else f"  (published, says {published.status})")
 
 
 def _derive(name: str, settings: Settings, stores: Any) -> tuple[Flight, FlightReport]:
@@ -390,7 +403,7 @@ def _derive(name: str, settings: Settings, stores: Any) -> tuple[Flight, FlightR
     from flights.pipeline import derive_report
     from flights.pipeline.tools import limits_of
     from flights.report import TileState
-    from flights.runs import Run, load_report, load_run, record_uri
+    from flights.runs import Run, has_ended, load_report, load_run, record_uri
 
     told: list[Any] = []
     if "/" in name or name.endswith(".json") or Path(name).is_file():
@@ -405,8 +418,25 @@ def _derive(name: str, settings: Settings, stores: Any) -> tuple[Flight, FlightR
             started = started or datetime.now(UTC)
             last = Run(run_id=run_id, flight_id=flight.flight_id, record_uri=record, started=started)
     else:
+        _check_recorded(name, settings, stores)
         last, flight = load_run(stores, record_uri(settings.runs, name))
-    return flight, derive_report(last, flight, stores, limits_of(settings), told)
+    under_way = not has_ended(stores, last)
+    return flight, derive_report(last, flight, stores, limits_of(settings), told, under_way=under_way)
+
+
+def _check_recorded(flight_id: str, settings: Settings, stores: Any) -> None:
+    """Refuse an id of which there is no record, with the ids that it may stand for."""
+    import difflib
+
+    from flights.errors import Code, Refused
+
+    known = {uri.rsplit("/", 1)[-1]: uri for uri in stores.folders(settings.runs)}
+    if flight_id not in known:
+        by_lower = {name.lower(): name for name in known}
+        near = [by_lower[name] for name in difflib.get_close_matches(flight_id.lower(), by_lower, n=3)]
+        hint = f"did you mean {' or '.join(near)}?" if near else "name its manifest instead"
+        message = f"no run of flight {flight_id!r} is recorded under {settings.runs}; {hint}"
+        raise Refused(Code.MANIFEST_MISSING, message)
 
 
 def _demo(manifests: Sequence[str]) -> tuple[list[FlightReport], int]:
@@ -451,6 +481,11 @@ def _show(reports: Sequence[FlightReport], uris: Sequence[str], as_json: bool) -
             console.show_report(screen, report_, uri)
 
 
+def _end(_signal: int, _frame: Any) -> None:
+    click.echo("terminated; run the same command again to finish the rest", err=True)
+    sys.exit(128 + signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def _answering() -> Iterator[None]:
     """The table from what can stop a command to its exit status."""
@@ -458,7 +493,7 @@ def _answering() -> Iterator[None]:
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     # SIGTERM unwinds like Ctrl-C: the embedded worker is let go and the display put away.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _end)
     try:
         yield
     except Unreachable as error:

@@ -40,6 +40,7 @@ from flights.pipeline import (
     Tools,
     clear_scratch,
     composite_flight,
+    end_run,
     finalise,
     has_room,
     settle_composite,
@@ -142,7 +143,7 @@ def report_flight(self: Task, told: Sequence[Any], run: dict[str, Any]) -> None:
             return
         except Refused as error:  # no report can be published where it belongs: whoever waits is to say so
             log.error("flight %s has no report: %s", parsed.flight_id, error)
-            at_hand.ledger.conclude(parsed.run_id)
+            end_run(parsed, at_hand)
             return
         if not current.is_settled_by(report):
             composite.apply_async([run])

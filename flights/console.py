@@ -62,6 +62,10 @@ def show_report(console: Console, report: FlightReport, report_uri: str) -> None
         if report.mosaic.max_shift_px > 0.05:
             note += f"  (tiles moved by up to {report.mosaic.max_shift_px:.2f} pixels onto one grid)"
         console.print(f"  mosaic  {escape(report.mosaic.uri)}{note}")
+    elif not report.mosaic_error and report.complete:
+        review = report.status is FlightStatus.REVIEW
+        why = "needs --composite review" if review else "not asked for, not made yet, or gone"
+        console.print(f"  no mosaic  {why}")
     if report.mosaic_error:
         console.print(f"  no mosaic  {escape(f'[{report.mosaic_error.code}]')} {escape(report.mosaic_error.message)}")
     for note in report.notes:

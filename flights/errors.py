@@ -119,4 +119,6 @@ def of_os_error(error: OSError, name: str, otherwise: Code) -> FlightsError:
         return Transient(Code.DISK_FULL, f"{name}: no space left on its disk")
     if error.errno in _PASSING:
         return Transient(Code.STORAGE_UNAVAILABLE, f"{name}: {error.strerror}")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return Refused(otherwise, f"{name}: a file lies where a folder of its path is needed")
     return Refused(otherwise, f"{name}: {error.strerror or error}")

@@ -44,6 +44,8 @@ class Follower:
     _conclusions: int = 0
     _failures: int = 0
     # in a row
+    _unserved: list[str] = field(default_factory=list)
+    # what has been complained of
 
     def step(self) -> bool:
         """Look once; True when the flight has its answer, in `report`."""
@@ -85,7 +87,7 @@ class Follower:
             lost = lost_tiles(self.run, self.flight, self.tools)
             if lost and self._resends < RESENDS_MAX:
                 self._resends += 1
-                log.warning("%s: %d tiles made no progress; sending them again", self.flight.flight_id, len(lost))
+                log.warning("%s: no progress; sending %d tiles again", self.flight.flight_id, len(lost))
                 self.courier.resend(self.run, self.flight, lost)
             elif self._conclusions < CONCLUSIONS_MAX:
                 self._conclusions += 1
@@ -102,8 +104,13 @@ class Follower:
 
     def _complain(self) -> None:
         """Messages wait and nothing moves: say so where no worker takes them."""
-        for queue in self.courier.unserved(self.run):
-            log.warning("%s: no worker takes messages from queue %s", self.flight.flight_id, queue)
+        queues = self.courier.unserved(self.run)
+        if queues and queues != self._unserved:
+            names = ",".join(queues)
+            log.warning(
+                "%s: no worker takes messages from %s; start one with -Q %s", self.flight.flight_id, names, names
+            )
+        self._unserved = queues
 
     def _answer(self) -> None:
         """Give the answer here; where it cannot be published, it is given all the same, and says so."""

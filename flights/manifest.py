@@ -23,6 +23,7 @@ from pydantic import (
     field_serializer,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from flights.bands import COLOURS
 from flights.errors import Code, FlightsError, ManifestRefused
@@ -32,14 +33,21 @@ from flights.sensors import SensorProfile, find_profile
 # The role of a quality band among the files of a tile.
 MASK = "mask"
 MAX_TILES = 1_000_000
+# An error that only says that a value is of the other kind that a key may have.
+_ELSE = "of_the_other_kind"
 _NAME = re.compile(r"[\w-](?:[\w .-]*[\w-])?")
+
+
+def _shown(value: object) -> str:
+    """A value as its manifest has it, cut short; strings as they are, in quotes."""
+    text = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or len(value.encode()) > 120 or not _NAME.fullmatch(value) or ".." in value:
-        shown = value if not isinstance(value, str) or len(value) < 60 else value[:57] + "..."
         raise ValueError(
-            f"{shown!r} is not a name: letters, digits, '.', '_', '-' and inner spaces, no path, at most 120 bytes"
+            f"{_shown(value)} is no name: letters, digits, '.', '_', '-' and inner spaces, no path, at most 120 bytes"
         )
     return value
 
@@ -47,14 +55,14 @@ def _name(value: object) -> str:
 def _epsg(value: object) -> int:
     text = str(value).strip().upper().removeprefix("EPSG:")
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{4,6}", text):
-        raise ValueError(f"{value!r} is not an EPSG code; write 32615 or 'EPSG:32615'")
+        raise ValueError(f"{_shown(value)} is not an EPSG code; write 32615 or 'EPSG:32615'")
     return int(text)
 
 
 def _uri(value: object) -> str:
     """`s3://bucket/key`, `file:///path` or a path; what a key spells is left as it is."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise ValueError(f"{value!r} is not a path or URI")
+        raise ValueError(f"{_shown(value)} is not a path or URI")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -78,27 +86,31 @@ def object_uri(value: object) -> str:
     return uri
 
 
+def _source_uri(value: object) -> str:
+    if isinstance(value, dict):
+        raise PydanticCustomError(_ELSE, "an object: a file a band")
+    return object_uri(value)
+
+
 def _band(value: object) -> int | str:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535:
         return value
     if isinstance(value, str) and 1 <= len(value) <= 200:
         return value
-    raise ValueError(f"{value!r} is neither the number of a band (1 for the first) nor a band description")
+    raise ValueError(f"{_shown(value)} is neither the number of a band (1 for the first) nor a band description")
 
 
 def _nodata(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str | None):
-        raise ValueError(f'{value!r} is not a number or "nan"')
-    if isinstance(value, str):
-        if value.lower() != "nan":
-            raise ValueError(f'{value!r} is not a number or "nan"')
+    if isinstance(value, str) and value.lower() == "nan":
         return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        raise ValueError(f'{_shown(value)} is not a number or "nan"')
     return value if value is None or value != value else _number(value)  # NaN is unlike itself
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is not a number")
+        raise ValueError(f"{_shown(value)} is not a number")
     try:
         number = float(value)
     except OverflowError:
@@ -110,7 +122,7 @@ def _number(value: object) -> float:
 
 def _index(value: object) -> object:
     if not isinstance(value, str) or value not in INDICES:
-        raise ValueError(f"{value!r} is not a known index; the known ones are {', '.join(INDICES)}")
+        raise ValueError(f"{_shown(value)} is not a known index; known are {', '.join(INDICES)}")
     return value
 
 
@@ -124,6 +136,7 @@ Name = Annotated[str, BeforeValidator(_name)]
 Epsg = Annotated[int, BeforeValidator(_epsg)]
 Uri = Annotated[str, BeforeValidator(_uri)]
 ObjectUri = Annotated[str, BeforeValidator(object_uri)]
+SourceUri = Annotated[str, BeforeValidator(_source_uri)]
 Number = Annotated[float, BeforeValidator(_number)]
 Nodata = Annotated[float | None, BeforeValidator(_nodata)]
 Role = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
@@ -172,7 +185,7 @@ class Tile(Radiometry):
     """One tile: a source (one file, or a file a band), where its product goes, and the CRS it must have."""
 
     tile_id: Name
-    src_uri: ObjectUri | dict[Role, ObjectUri]
+    src_uri: SourceUri | dict[Role, ObjectUri]
     dst_uri: ObjectUri | Literal[""] = ""
     epsg: Epsg
 
@@ -271,7 +284,9 @@ def parse_manifest(raw: bytes, base_uri: str) -> Flight:
     """
     document = _decode(raw)
     if not isinstance(document, dict):
-        raise _invalid(f'a manifest is a JSON object, {{"flight_id": ..., "tiles": [...]}}; this is {document!r:.40}')
+        raise _invalid(f'a manifest is an object, {{"flight_id": ..., "tiles": [...]}}; this is {_shown(document)}')
+    if {"run_id", "outcomes"} <= document.keys():
+        raise _invalid("this is a flight's report, not its manifest")
     known_id = document.get("flight_id")
     flight_id = known_id if isinstance(known_id, str) and _NAME.fullmatch(known_id) else ""
     try:
@@ -289,9 +304,22 @@ def _decode(raw: bytes) -> Any:
         return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
         raise ManifestRefused(Code.MANIFEST_NOT_JSON, f"not UTF-8: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise ManifestRefused(Code.MANIFEST_NOT_JSON, _not_json(error)) from None
     except (ValueError, RecursionError) as error:
-        start = raw[:40].decode("utf-8", "replace")
-        raise ManifestRefused(Code.MANIFEST_NOT_JSON, f"not JSON: {error}; it starts with {start!r}") from None
+        raise ManifestRefused(Code.MANIFEST_NOT_JSON, f"not JSON: {error}") from None
+
+
+def _not_json(error: json.JSONDecodeError) -> str:
+    """Where JSON ends, and what stands there."""
+    if not error.doc.strip():
+        return "is empty"
+    before, rest = error.doc[: error.pos].rstrip(), error.doc[error.pos :].lstrip()
+    if before.endswith(",") and rest[:1] in ("}", "]"):
+        line = before.count("\n") + 1
+        return f"not JSON: a comma too many before {rest[0]!r}, at the end of line {line}"
+    near = " ".join(error.doc[max(0, error.pos - 20) : error.pos + 20].split())
+    return f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}, near {near!r}"
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -314,6 +342,8 @@ def _explained(error: ValidationError) -> str:
     """Up to ten complaints, each with its place in the manifest."""
     by_place: dict[str, list[tuple[bool, str]]] = {}
     for one in error.errors(include_url=False):
+        if one["type"] == _ELSE:
+            continue
         ours = one["type"] in ("value_error", "extra_forbidden")
         by_place.setdefault(_place(one["loc"]), []).append((ours, _said(one)))
     lines = []
@@ -347,7 +377,7 @@ _WORDS = {
 
 
 def _said(error: Mapping[str, Any]) -> str:
-    kind, shown = error["type"], f"{error['input']!r:.60}"
+    kind, shown = error["type"], _shown(error["input"])
     if kind == "extra_forbidden":
         return _unknown_key(error["loc"])
     if kind.startswith("datetime"):

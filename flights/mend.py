@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from flights.errors import FlightsError
+from flights.errors import FlightsError, Unreachable
 from flights.manifest import Flight, Tile
 from flights.pipeline import Tools
 from flights.runs import Run, failed_tiles, has_ended, load_run
@@ -58,11 +58,13 @@ def lost_tiles(run: Run, flight: Flight, tools: Tools) -> list[Tile]:
 
 
 def sweep(tools: Tools, courier: Courier) -> list[Mended]:
-    """Mend every recorded run that has no last word and makes no progress."""
+    """Mend every recorded run that has no last word and makes no progress; Unreachable where storage is."""
     mended = []
     for record in tools.stores.folders(tools.settings.runs):
         try:
             done = _mend(record, tools, courier)
+        except Unreachable:
+            raise
         except FlightsError as error:
             log.warning("%s could not be mended: %s", record, error)
             continue
@@ -102,6 +104,8 @@ def clean(tools: Tools) -> int:
             _, flight = load_run(tools.stores, record)
             for folder, names in _written(flight, record).items():
                 removed += tools.stores.clean(folder, names, tools.settings.stale_after_s)
+        except Unreachable:
+            raise
         except FlightsError as error:
             log.warning("%s could not be cleaned: %s", record, error)
     return removed

@@ -174,4 +174,4 @@ def load_report(stores: Stores, flight: Flight) -> FlightReport | None:
 
 def save_report(stores: Stores, flight: Flight, report: FlightReport) -> None:
     """Publish a flight's report, in one step."""
-    stores.write(flight.report_uri, report.model_dump_json(indent=1).encode())
+    stores.write(flight.report_uri, report.model_dump_json(indent=1).encode() + b"\n")

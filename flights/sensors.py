@@ -4,6 +4,7 @@ The profiles are data (`sensors.toml`, with the source of each); this module onl
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ def find_profile(slug: str) -> SensorProfile:
     known = profiles()
     if slug in known:
         return known[slug]
-    near = difflib.get_close_matches(slug, known, n=3, cutoff=0.5)
+    meant = re.sub(r"[\s_]+", "-", slug.strip().lower())
+    near = [meant] if meant in known else difflib.get_close_matches(meant, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`run_batch.py sensors` lists the known ones"
     raise Refused(Code.MANIFEST_INVALID, f"sensor {slug!r} is not known; {hint} (or declare `bands`)")

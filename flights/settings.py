@@ -136,9 +136,12 @@ def load_settings() -> Settings:
         raise Refused(Code.SETTINGS_INVALID, "; ".join(_complaint(e) for e in error.errors())) from None
 
 
+_WORDS = {"int_parsing": "is not a whole number", "float_parsing": "is not a number"}
+
+
 def _complaint(error: Mapping[str, Any]) -> str:
     """One wrong setting; a URL's value is not shown, it may hold a password."""
-    said = error["msg"].removeprefix("Value error, ")
+    said = _WORDS.get(error["type"]) or error["msg"].removeprefix("Value error, ")
     if not error["loc"]:
         return str(said)
     name = str(error["loc"][0])

@@ -69,12 +69,16 @@ class Seen:
         """What keeps the tile from being made, as far as storage shows."""
         return self.source_error or self.product_error
 
-    def current(self, run: Run | None = None) -> Product | None:
-        """The product, where it is the one that the source gives now (and, in a run that overwrites, of that run)."""
+    @property
+    def product_of_source(self) -> Product | None:
+        """The product, where it is the one that the source gives now."""
         product = self.published.product if self.published else None
-        if product is None or self.fingerprint is None or product.fingerprint != self.fingerprint:
-            return None
-        return None if run and run.remakes(self.tile.tile_id) and product.run_id != run.run_id else product
+        return product if product and self.fingerprint and product.fingerprint == self.fingerprint else None
+
+    def current(self, run: Run | None = None) -> Product | None:
+        """The product that the source gives now; in a run that overwrites, of that run."""
+        product = self.product_of_source
+        return None if product and run and run.remakes(self.tile.tile_id) and product.run_id != run.run_id else product
 
     def plan(self, run: Run | None = None) -> Plan:
         """What is to be done about the tile."""

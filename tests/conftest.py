@@ -27,6 +27,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.fixture(scope="session", autouse=True)
+def heard_signals() -> None:
+    """Processes that tests start hear Ctrl-C and a hang-up, also where the tests run under nohup or in a background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No setting and no credential of this machine reaches a test."""

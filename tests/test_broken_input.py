@@ -275,7 +275,7 @@ BROKEN: dict[str, Broken] = {
     "zip": Broken(zipped, "source_not_raster", ["not a GeoTIFF", "PK"]),
     "vrt": Broken(vrt, "source_not_raster", ["not a GeoTIFF", "VRTDataset"]),
     "zeros": Broken(content(bytes(4096)), "source_not_raster", ["not a GeoTIFF"]),
-    "folder": Broken(folder_as_source, "source_not_raster", ["not a regular file"]),
+    "folder": Broken(folder_as_source, "source_not_raster", ["is a folder"]),
     "pipe": Broken(pipe_as_source, "source_not_raster", ["not a regular file"]),
     "link-to-itself": Broken(link_to_itself, "source_forbidden", ["symbolic link"]),
     # what is no longer one

@@ -492,6 +492,20 @@ def test_every_manifest_refused(tmp_path: Path) -> None:
     assert flight.products == []
 
 
+def test_a_flight_whose_report_can_lie_nowhere_is_not_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has had its answer, on the terminal: no sweep is to take it up again."""
+    flight = make_flight(tmp_path / "f", "F", ["a"])
+    body = json.loads(flight.manifest.read_text())
+    body["tiles"][0]["dst_uri"] = "made/a.tif"
+    flight.manifest.write_text(json.dumps(body | {"out_uri": "src/a.tif/out"}))
+    done = run_batch("run", flight.manifest)
+    assert done.returncode == 3
+    assert "no report  [destination_refused]" in done.stdout
+    assert "a file lies where a folder of its path is needed" in done.stdout
+    monkeypatch.setenv("FLIGHTS_SWEEP_AFTER_S", "1")
+    assert run_batch("sweep").stdout == "runs that were stuck: 0; temporary files and unfinished uploads removed: 0\n"
+
+
 def test_what_is_asked_for_in_the_wrong_words(tmp_path: Path) -> None:
     flight = make_flight(tmp_path / "f", "F", ["a"])
     wrong: dict[str, tuple[list[str], int]] = {
@@ -509,7 +523,7 @@ def test_what_is_asked_for_in_the_wrong_words(tmp_path: Path) -> None:
 
 def test_the_report_of_a_flight_that_was_never_run(tmp_path: Path) -> None:
     done = run_batch("report", make_flight(tmp_path / "f", "F", ["a"]).manifest)
-    assert "and no run of it is recorded here" in done.stdout
+    assert "; no run of it is recorded here" in done.stdout
     assert done.returncode == 3
 
 

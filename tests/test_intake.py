@@ -119,7 +119,7 @@ def test_a_file_taken_for_a_folder(stores: Stores, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_manifest(stores: Stores, tmp_path: Path) -> None:
-    assert "not a regular file" in str(refusal(stores, str(tmp_path)))
+    assert "is a folder" in str(refusal(stores, str(tmp_path)))
 
 
 @pytest.mark.parametrize("uri", ["s3://raw/none.json", "s3://no-such-bucket/m.json"])

@@ -170,6 +170,28 @@ def said(report: FlightReport) -> dict[str, Any]:
     return content
 
 
+# ---------------------------------------------------------------- a tile that is missing, and why
+
+
+def test_why_a_tile_is_missing(bench: Bench) -> None:
+    bench.source()
+    flight = bench.flight()
+    limits = bench.tools.limits
+
+    def why(run: Run, *, under_way: bool = False) -> str:
+        (outcome,) = derive_report(run, flight, bench.stores, limits, under_way=under_way).outcomes
+        assert outcome.error is not None
+        return outcome.error.message
+
+    run = bench.run(flight)
+    assert "there is no product" in why(run)
+    assert "has not ended" in why(run, under_way=True)
+    bench.make(flight)
+    assert "of an earlier run, and this one makes every tile anew" in why(bench.run(flight, overwrite=True))
+    Path(flight.tiles[0].dst_uri).write_bytes(b"II*")
+    assert "is damaged, or no product of flights" in why(run)
+
+
 # ---------------------------------------------------------------- a tile: made once, found, made again
 
 
@@ -606,7 +628,8 @@ def test_a_product_of_something_else_is_not_the_tiles(bench: Bench, change: str)
     report = finalise(bench.run(flight), flight, told, bench.tools)
     assert report.tiles == TileCounts(total=1, missing=1)
     assert report.outcomes[0].error is not None
-    assert "another source or other parameters" in report.outcomes[0].error.message
+    assert "of an earlier state of its source, or of other parameters" in report.outcomes[0].error.message
+    assert "older products still lie where those of tile t1 belong" in report.notes[0]
 
 
 def test_in_a_run_that_overwrites_older_products_do_not_count(bench: Bench) -> None:

@@ -52,10 +52,16 @@ def end_run(run: Run, tools: Tools) -> None:
 
 
 def derive_report(
-    run: Run, flight: Flight, stores: Stores, limits: Limits, told: Iterable[TileOutcome] = ()
+    run: Run,
+    flight: Flight,
+    stores: Stores,
+    limits: Limits,
+    told: Iterable[TileOutcome] = (),
+    *,
+    under_way: bool = False,
 ) -> FlightReport:
-    """A flight's report as storage shows it; nothing is written."""
-    outcomes = assess(run, flight, told, stores, limits)
+    """A flight's report as storage shows it; nothing is written. `under_way`: its run has not had its last word."""
+    outcomes = assess(run, flight, told, stores, limits, under_way=under_way)
     counts = count_states(outcomes)
     report = FlightReport(
         flight_id=flight.flight_id,
@@ -118,10 +124,13 @@ def _notes(flight: Flight, outcomes: Sequence[TileOutcome]) -> Iterator[str]:
     """What is no state of a tile, but worth a look."""
     empty = [o.tile_id for o in outcomes if o.stats and o.stats.count == 0]
     if empty:
-        yield f"{len(empty)} tiles hold no valid pixel: {', '.join(empty[:10])}{' ...' if len(empty) > 10 else ''}"
+        yield f"no valid pixel in {_some(empty)}"
     overruled = {use.overruled for o in outcomes for use in (o.bands or {}).values() if use.overruled}
     if overruled:
         yield f"the files' own tags ({'; '.join(sorted(overruled))}) were overruled by the sensor profile"
+    older = [o.tile_id for o in outcomes if o.product and o.state in (TileState.FAILED, TileState.MISSING)]
+    if older:
+        yield f"older products still lie where those of {_some(older)} belong: they are not what this run is about"
     measured = [o for o in outcomes if o.stats and o.stats.mean is not None]
     low = [o.tile_id for o in measured if o.stats and (o.stats.mean or 0) < 0]
     if flight.index == "ndvi" and measured and len(low) > len(measured) / 2:
@@ -131,18 +140,39 @@ def _notes(flight: Flight, outcomes: Sequence[TileOutcome]) -> Iterator[str]:
         )
 
 
-def assess(run: Run, flight: Flight, told: Iterable[TileOutcome], stores: Stores, limits: Limits) -> list[TileOutcome]:
+def _some(tile_ids: Sequence[str]) -> str:
+    """Tiles by name, the first ten of them."""
+    rest = f" and {len(tile_ids) - 10} more" if len(tile_ids) > 10 else ""
+    return f"{'tile' if len(tile_ids) == 1 else 'tiles'} {', '.join(tile_ids[:10])}{rest}"
+
+
+def assess(
+    run: Run,
+    flight: Flight,
+    told: Iterable[TileOutcome],
+    stores: Stores,
+    limits: Limits,
+    *,
+    under_way: bool = False,
+) -> list[TileOutcome]:
     """The outcome of every tile of a flight, in manifest order; nothing is written."""
     known, failures = by_tile(list(told)), failure_records(stores, run)
-    return [
-        _assess_tile(run, seen, known.get(seen.tile.tile_id), failures.get(seen.tile.tile_id), stores, limits)
-        for seen in survey(stores, flight)
-    ]
+    outcomes = []
+    for seen in survey(stores, flight):
+        tile_id = seen.tile.tile_id
+        outcome = _assess_tile(run, seen, known.get(tile_id), failures.get(tile_id), stores, limits)
+        if outcome is None:
+            outcome = missing(tile_id, seen.tile.dst_uri, f"{_what_lies(seen)}; {_why_not(run, tile_id, under_way)}")
+        if outcome.state in (TileState.FAILED, TileState.MISSING) and seen.published:  # what a viewer would still find
+            outcome = outcome.model_copy(update={"product": seen.published.stat.identity})
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _assess_tile(
     run: Run, seen: Seen, told: TileOutcome | None, failure_uri: str | None, stores: Stores, limits: Limits
-) -> TileOutcome:
+) -> TileOutcome | None:
+    """The outcome of a tile; None where it has neither a product nor anybody who says why."""
     tile = seen.tile
     product = seen.current(run)
     if product and seen.source and seen.published:
@@ -155,11 +185,28 @@ def _assess_tile(
         return recorded
     if seen.error:
         return failed(tile.tile_id, tile.dst_uri, seen.error)
-    there = "a product of another source or other parameters lies" if seen.published else "there is no product"
-    asked = run.tile_ids is None or tile.tile_id in run.tile_ids
-    why = "no worker reported a failure" if asked else "this run was not asked for it"
-    why = why if run.run_id else "no run of it is recorded here"
-    return missing(tile.tile_id, tile.dst_uri, f"{there} at {tile.dst_uri}, and {why}")
+    return None
+
+
+def _what_lies(seen: Seen) -> str:
+    """What is at a tile's destination in the place of the product of this run."""
+    if seen.published is None:
+        return f"there is no product at {seen.tile.dst_uri}"
+    if seen.published.product is None:
+        return f"what lies at {seen.tile.dst_uri} is damaged, or no product of flights"
+    if seen.product_of_source:
+        return f"the product at {seen.tile.dst_uri} is of an earlier run, and this one makes every tile anew"
+    return f"the product at {seen.tile.dst_uri} is of an earlier state of its source, or of other parameters"
+
+
+def _why_not(run: Run, tile_id: str, under_way: bool) -> str:
+    if not run.run_id:
+        return "no run of it is recorded here"
+    if run.tile_ids is not None and tile_id not in run.tile_ids:
+        return "this run was not asked for it"
+    if under_way:
+        return "its run has not ended (it is under way, or was broken off: run the flight again)"
+    return "no worker reported a failure; run the flight again"
 
 
 def _versions() -> dict[str, str]:

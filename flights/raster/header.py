@@ -93,10 +93,11 @@ def block_bytes(dataset: Any) -> int:
 
 def _check_place(dataset: Any, name: str, epsg: int) -> None:
     if dataset.crs is None:
-        only = "only ground control points" if dataset.gcps[0] else "only RPCs" if dataset.rpcs else "none"
+        has = "a transform" if dataset.transform != Affine.identity() else "no transform either"
+        has = "only ground control points" if dataset.gcps[0] else "only RPCs" if dataset.rpcs else has
         raise Refused(
             Code.CRS_MISSING,
-            f"{name} has no CRS (georeference: {only}); the manifest says EPSG:{epsg}. Rectify it, or assign the CRS.",
+            f"{name} has no CRS (georeference: {has}); the manifest says EPSG:{epsg}. Rectify it, or assign the CRS.",
         )
     wkt = dataset.crs.to_wkt()
     if not crs.is_epsg(wkt, epsg):

@@ -32,7 +32,8 @@ class LocalStore:
             except (FileNotFoundError, NotADirectoryError):
                 return None
         if not modes.S_ISREG(found.st_mode):
-            raise Refused(Code.SOURCE_NOT_RASTER, f"{uri} is not a regular file")
+            kind = "is a folder" if modes.S_ISDIR(found.st_mode) else "is not a regular file"
+            raise Refused(Code.SOURCE_NOT_RASTER, f"{uri} {kind}")
         return Stat(identity=f"file:{os.path.realpath(uri)}:{found.st_size}:{found.st_mtime_ns}", size=found.st_size)
 
     def sidecars(self, uri: str) -> dict[str, Stat]:

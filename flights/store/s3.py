@@ -18,6 +18,7 @@ from botocore.exceptions import (
     HTTPClientError,
     IncompleteReadError,
     NoCredentialsError,
+    ProfileNotFound,
 )
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from urllib3.exceptions import HTTPError
@@ -215,9 +216,13 @@ class S3Store:
             pages = self.client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix)
             return tuple(upload for page in pages for upload in page.get("Uploads", ()))
 
-        stale = [
-            u for u in self._call(folder, uploads) if u["Key"][len(prefix) :] in names and u["Initiated"] <= before
-        ]
+        try:
+            under_way = self._call(folder, uploads)
+        except Refused as refused:
+            if refused.code is Code.SOURCE_MISSING:  # no bucket, nothing left in it
+                return 0
+            raise
+        stale = [u for u in under_way if u["Key"][len(prefix) :] in names and u["Initiated"] <= before]
         for upload in stale:
             at = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
             with contextlib.suppress(ClientError):  # completed, or removed by another sweep, meanwhile
@@ -243,8 +248,9 @@ class S3Store:
             raise Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: S3's answer lacks {error}") from error
         except HTTPError as error:  # what botocore lets through of a body that breaks off
             raise Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {error}") from error
-        except ValueError as error:  # an endpoint that is no URL, a bucket name that cannot be one
-            raise Refused(Code.SETTINGS_INVALID, f"{uri}: {error}") from error
+        except ValueError as error:  # an endpoint that is no URL (AWS_ENDPOINT_URL), a name that cannot be a bucket's
+            hint = " (AWS_ENDPOINT_URL)" if "endpoint" in str(error) else ""
+            raise Refused(Code.SETTINGS_INVALID, f"{uri}: {error}{hint}") from error
 
 
 def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
@@ -255,7 +261,9 @@ def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
         said = f"{uri}: S3 answers {status} {code}"
         if code == "NoSuchUpload":  # completed before, and the answer lost; or swept away: look again
             return Transient(Code.STORAGE_UNAVAILABLE, said)
-        if status == 404 or code in ("NoSuchKey", "NoSuchBucket"):
+        if code == "NoSuchBucket":
+            return Refused(Code.SOURCE_MISSING, f"{uri}: the bucket {_split(uri)[0]} does not exist (NoSuchBucket)")
+        if status == 404 or code == "NoSuchKey":
             return Refused(Code.SOURCE_MISSING, f"{uri} does not exist ({code or status})")
         if status == 412:
             return SourceChanged(f"{uri} was replaced while the tile was being made")
@@ -273,7 +281,8 @@ def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
         return Unreachable(Code.STORAGE_UNAVAILABLE, f"{uri}: {error}")
     if isinstance(error, IncompleteReadError | FlexibleChecksumError):
         return Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {error}")
-    return Refused(Code.SOURCE_FORBIDDEN, f"{uri}: {error}")
+    hint = " (AWS_PROFILE)" if isinstance(error, ProfileNotFound) else ""
+    return Refused(Code.SOURCE_FORBIDDEN, f"{uri}: {error}{hint}")
 
 
 def _make_client() -> Any:

@@ -67,7 +67,7 @@ def test_what_only_bears_the_name_of_a_tiff(tmp_path: Path) -> None:
         assert repr(content[:12])[2:-1] in message
     found.refusal("png", "not a GeoTIFF", "PNG")
     found.refusal("gzip", "not a GeoTIFF")
-    found.refusal("folder", "not a regular file")
+    found.refusal("folder", "is a folder")
     assert found.report.tiles.failed == len(scene.tiles)
 
 
