@@ -3,6 +3,7 @@
 An index is data: the bands it needs, its formula, its range and where it comes from.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ class Index:
     # what reflectances >= 0 can give; a value beyond is set to the nearer end, and counted
     source: str
     evaluate: Callable[[Mapping[str, Float64]], Float64]
+    # a new array
     needs_reflectance: bool = False
     # a constant in the formula is in units of reflectance: pixels on another scale give another index
 
@@ -58,22 +60,24 @@ def compute(index: Index, bands: Mapping[str, Float64], valid: Bool) -> IndexStr
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         raw = index.evaluate(bands)
     has_value = valid & np.isfinite(raw)
-    beyond = has_value & ((raw < index.low - ROUNDING) | (raw > index.high + ROUNDING))
-    negative = np.zeros_like(valid)
-    for role in index.roles:
-        negative |= valid & (bands[role] < 0)
-    values = np.where(has_value, np.clip(raw, index.low, index.high), np.nan).astype(np.float32)
+    np.copyto(raw, np.nan, where=~has_value)
+    beyond = np.count_nonzero(raw < index.low - ROUNDING) + np.count_nonzero(raw > index.high + ROUNDING)
+    np.clip(raw, index.low, index.high, out=raw)
+    # Most windows hold nothing negative, which their minimum tells sooner than a look at every pixel.
+    below = [bands[role] < 0 for role in index.roles if not bands[role].min() >= 0]
     return IndexStrip(
-        values=values,
-        negative=int(negative.sum()),
-        clipped=int(beyond.sum()),
-        undefined=int((valid & ~has_value).sum()),
+        values=raw.astype(np.float32),
+        negative=int(np.count_nonzero(valid & functools.reduce(np.logical_or, below))) if below else 0,
+        clipped=int(beyond),
+        undefined=int(np.count_nonzero(valid) - np.count_nonzero(has_value)),
     )
 
 
 def _ratio(numerator: Float64, denominator: Float64) -> Float64:
     """NaN where the denominator is not positive: with reflectances >= 0 it always is, so the ratio means nothing."""
-    return np.where(denominator > 0, numerator / denominator, np.nan)
+    ratio: Float64 = np.divide(numerator, denominator, out=numerator)
+    np.copyto(ratio, np.nan, where=~(denominator > 0))
+    return ratio
 
 
 def _normalised_difference(plus: str, minus: str) -> Callable[[Mapping[str, Float64]], Float64]:

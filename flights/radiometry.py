@@ -1,5 +1,6 @@
 """From stored pixels to reflectance, and which pixels are measurements at all."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,12 +52,12 @@ class Calibration:
         return self.origin != "none"
 
 
-def is_saturated(pixels: NDArray[Any], bits: int | None) -> NDArray[np.bool_]:
-    """True where an integer pixel lies at the top of its range: the sensor may have seen more."""
+def is_saturated(pixels: NDArray[Any], bits: int | None) -> NDArray[np.bool_] | None:
+    """True where an integer pixel lies at the top of its range: the sensor may have seen more. None where none does."""
     if pixels.dtype.kind not in "iu":
-        return np.zeros(pixels.shape, dtype=bool)
+        return None
     top = 2**bits - 1 if bits else np.iinfo(pixels.dtype).max
-    at_top: NDArray[np.bool_] = np.greater_equal(pixels, top)
+    at_top: NDArray[np.bool_] | None = np.greater_equal(pixels, top) if pixels.max() >= top else None
     return at_top
 
 
@@ -139,5 +140,5 @@ def _check_halves(scale: Number | None, offset: Number | None, other: tuple[floa
 
 def both_zero(pixels: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
     """True where every band in use stores 0: the black collar that nobody declared, whatever the offset makes of it."""
-    zero: NDArray[np.bool_] = np.all([band == 0 for band in pixels.values()], axis=0)
+    zero: NDArray[np.bool_] = functools.reduce(np.logical_and, [band == 0 for band in pixels.values()])
     return zero

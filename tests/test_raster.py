@@ -3,6 +3,7 @@
 import os
 import re
 import resource
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from rasterio.transform import Affine
 from rio_cogeo.cogeo import cog_info, cog_validate
 
 from flights.errors import Code, Transient
-from flights.raster.cog import CogWriter
+from flights.raster.cog import CogWriter, halved
 from flights.raster.environment import Grid
 from flights.raster.source import TileSource
 from flights.report import TileOutcome
@@ -599,17 +600,20 @@ FINAL_NAMES = ["zeros", "bit", "cut", "header", "empty", "pixel", "transform", "
 
 
 @contextmanager
-def damaged(damage: Callable[[Path], None], *, before: bool, times: int = 100) -> Iterator[None]:
-    """Damage the file that goes into the COG driver, or the one that comes out of it."""
+def damaged(
+    damage: Callable[[Path], None], *, before: bool, times: int = 100, name: str = "strips.tif"
+) -> Iterator[None]:
+    """Damage a file that goes into the COG driver, or the one that comes out of it."""
     copy, left = rasterio.shutil.copy, times
 
     def and_damage(source: Any, target: Any, **options: Any) -> None:
         nonlocal left
-        left -= 1
-        if before and left >= 0:
-            damage(Path(source))
+        left -= options["driver"] == "COG"
+        due = options["driver"] == "COG" and left >= 0
+        if before and due:
+            damage(Path(source).with_name(name))
         copy(source, target, **options)
-        if not before and left >= 0:
+        if not before and due:
             damage(Path(target))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -625,11 +629,48 @@ def test_a_product_that_reads_otherwise_is_not_passed_on(tmp_path: Path, damage:
     assert caught.value.code is Code.PRODUCT_INVALID
 
 
+def test_an_overview_that_reads_otherwise_is_not_passed_on(tmp_path: Path) -> None:
+    with damaged(zero_bytes, before=True, name="overview0.tif"), pytest.raises(Transient) as caught:
+        write_product(tmp_path, some_values())
+    assert caught.value.code is Code.PRODUCT_INVALID
+
+
 @pytest.mark.parametrize("damage", [zero_bytes, flip_bit, one_pixel], ids=["zeros", "bit", "pixel"])
 def test_a_scratch_file_that_reads_otherwise_is_not_passed_on(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     with damaged(damage, before=True), pytest.raises(Transient) as caught:
         write_product(tmp_path, some_values())
     assert caught.value.code is Code.PRODUCT_INVALID
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (1, 1), (1, 5), (5, 1), (6, 8), (7, 9)])
+@pytest.mark.parametrize("valid", [0.0, 0.5, 1.0])
+def test_an_overview_pixel_is_the_mean_of_its_valid_pixels(shape: tuple[int, int], valid: float) -> None:
+    rng = np.random.default_rng(1)
+    values = rng.uniform(-1, 1, shape).astype(np.float32)
+    values[rng.random(shape) >= valid] = np.nan
+    whole = np.full((shape[0] + shape[0] % 2, shape[1] + shape[1] % 2), np.nan)
+    whole[: shape[0], : shape[1]] = values
+    four = whole.reshape(whole.shape[0] // 2, 2, -1, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of the mean of nothing
+        expected = np.nanmean(four, axis=(1, 3))
+    np.testing.assert_allclose(halved(values), expected, rtol=0, atol=1e-6)
+
+
+def test_overviews_are_what_gdal_would_make_of_the_product(tmp_path: Path) -> None:
+    """But for rounding: GDAL too makes each from the one below it."""
+    path = write_product(tmp_path, some_values())
+    options = {"BLOCKSIZE": 512, "OVERVIEWS": "IGNORE_EXISTING", "OVERVIEW_RESAMPLING": "AVERAGE"}
+    rasterio.shutil.copy(path, tmp_path / "gdal.tif", driver="COG", **options)
+    with rasterio.open(path) as ours, rasterio.open(tmp_path / "gdal.tif") as gdals:
+        levels = ours.overviews(1)
+        assert levels == gdals.overviews(1) != []
+    for level in range(len(levels)):
+        with (
+            rasterio.open(path, overview_level=level) as ours,
+            rasterio.open(tmp_path / "gdal.tif", overview_level=level) as gdals,
+        ):
+            np.testing.assert_allclose(ours.read(1), gdals.read(1), rtol=0, atol=1e-6)
 
 
 def test_an_undamaged_product_is_passed_on(tmp_path: Path) -> None:

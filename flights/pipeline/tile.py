@@ -99,8 +99,7 @@ def _compute(
     ):
         _check_reflectance(index, raster, tile)
         quality = Quality()
-        for window in raster.windows(settings.window_bytes):
-            strip = raster.read(window)
+        for window, strip in raster.strips(settings.window_bytes):
             computed = compute(index, strip.bands, strip.valid)
             writer.write(computed.values, window)
             quality = _counted(quality, strip, computed)

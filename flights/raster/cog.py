@@ -1,8 +1,11 @@
 """Writing a product: one float32 band, a COG that is verified before anyone sees it."""
 
+import math
 import os
+import warnings
+import xml.etree.ElementTree as ElementTree
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +18,19 @@ import rasterio.shutil
 from numpy.typing import NDArray
 from rasterio._err import CPLE_BaseError
 from rasterio.enums import ColorInterp
-from rasterio.errors import RasterioError
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
 from flights import crs
 from flights.errors import Code, Transient
 from flights.raster.environment import Grid, gdal
 from flights.report import Stats, pool_stats
-from flights.windows import Window
+from flights.windows import Window, strips
 
 BLOCK_PX = 512
+# Of encoding and of reading back. Where the other core is free a tile takes a quarter less time; where it is not, none.
+THREADS = 2
+# Memory for a strip of an overview with the pixels that it is made of.
+_OVERVIEW_BYTES = 32 * 2**20
 PRODUCT_TAG = "FLIGHTS_PRODUCT"
 
 
@@ -40,37 +47,24 @@ def writing(name: str) -> Iterator[None]:
 class CogWriter:
     """Writes one float32 band window by window, and ends with a verified COG.
 
-    Windows go to an uncompressed tiled file, from which the COG driver runs once; the COG is opened again and every
-    window compared with the pixels that were handed over, since a full disk or a killed writer can leave a file
-    that opens and reads zeros.
+    Windows go to an uncompressed tiled file, its overviews into files beside it, and the COG driver encodes them all in
+    one pass. The COG is opened again and every window compared with the pixels that were handed over, since a full disk
+    or a killed writer can leave a file that opens and reads zeros.
     """
 
     folder: Path
     grid: Grid
     description: str
     compress: str = "zstd"
-    _checks: list[tuple[Window, int]] = field(default_factory=list)
+    _checks: list[list[tuple[Window, int]]] = field(default_factory=lambda: [[]])
+    # of the product and of each overview, the checksum of every window written
     _stats: list[Stats] = field(default_factory=list)
     _dataset: Any = None
 
     def __enter__(self) -> Self:
         with writing(self.description):
-            self._dataset = rasterio.open(
-                self.folder / "strips.tif",
-                "w",
-                driver="GTiff",
-                height=self.grid.height,
-                width=self.grid.width,
-                count=1,
-                dtype="float32",
-                crs=self.grid.crs,
-                transform=self.grid.transform,
-                nodata=np.nan,
-                tiled=True,
-                blockxsize=BLOCK_PX,
-                blockysize=BLOCK_PX,
-                BIGTIFF="IF_SAFER",
-            )
+            place = {"crs": self.grid.crs, "transform": self.grid.transform}
+            self._dataset = _create(self.folder / "strips.tif", self.grid.height, self.grid.width, **place)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -81,7 +75,7 @@ class CogWriter:
         """One window, (rows, cols), NaN for no data."""
         with writing(self.description):
             self._dataset.write(values, 1, window=window.slices)
-        self._checks.append((window, _checksum(values)))
+        self._checks[0].append((window, _checksum(values)))
         self._stats.append(measure(values))
 
     def finish(self, tags: Mapping[str, str], stats: Stats) -> Path:
@@ -91,17 +85,21 @@ class CogWriter:
         with writing(self.description):
             self._label(tags, stats)
             self._dataset.close()
+            levels = self._overviews()
             rasterio.shutil.copy(
-                self.folder / "strips.tif",
+                _with_overviews(self.folder / "strips.tif", levels),
                 final,
                 driver="COG",
                 PREDICTOR="YES",
                 BLOCKSIZE=BLOCK_PX,
-                OVERVIEW_RESAMPLING="AVERAGE",
+                # Not made by the driver, which encodes them to a file of its own first: a tenth of the whole tile.
+                OVERVIEWS="FORCE_USE_EXISTING" if levels else "NONE",
+                NUM_THREADS=THREADS,
                 BIGTIFF="IF_SAFER",
                 **options,
             )
-            os.unlink(self.folder / "strips.tif")
+            for path in (self.folder / "strips.tif", self.folder / "strips.vrt", *levels):
+                path.unlink(missing_ok=True)
         self._verify(final)
         return final
 
@@ -109,6 +107,25 @@ class CogWriter:
     def stats(self) -> Stats:
         """Statistics of what was written so far."""
         return pool_stats(self._stats) or Stats(pixels=0, count=0, valid_fraction=0.0)
+
+    def _overviews(self) -> list[Path]:
+        """Files of half the size each, until one fits into a block; a pixel is the mean of its valid ones."""
+        levels: list[Path] = []
+        height, width, below = self.grid.height, self.grid.width, self.folder / "strips.tif"
+        while max(height, width) > BLOCK_PX:
+            height, width = -(-height // 2), -(-width // 2)
+            level, checks = self.folder / f"overview{len(levels)}.tif", []
+            with rasterio.open(below) as finer, _create(level, height, width) as coarser:
+                for window in strips(height, width, BLOCK_PX, BLOCK_PX, 16, _OVERVIEW_BYTES):
+                    (top, bottom), (left, right) = window.slices
+                    rows, cols = (2 * top, min(2 * bottom, finer.height)), (2 * left, min(2 * right, finer.width))
+                    values = halved(finer.read(1, window=(rows, cols)))
+                    coarser.write(values, 1, window=window.slices)
+                    checks.append((window, _checksum(values)))
+            levels.append(level)
+            self._checks.append(checks)
+            below = level
+        return levels
 
     def _label(self, tags: Mapping[str, str], stats: Stats) -> None:
         self._dataset.set_band_description(1, self.description)
@@ -126,23 +143,67 @@ class CogWriter:
 
     def _verify(self, final: Path) -> None:
         try:
-            with rasterio.open(final, driver="GTiff") as product:
+            with rasterio.open(final, driver="GTiff", NUM_THREADS=THREADS) as product:
                 said = (product.height, product.width, product.dtypes[0], product.transform)
                 wanted = (self.grid.height, self.grid.width, "float32", self.grid.transform)
                 if said != wanted or not np.isnan(product.nodata):
                     raise _unverified(f"it says {said}, nodata {product.nodata}; wanted {wanted}, nodata nan")
                 if not crs.is_same(product.crs.to_wkt(), self.grid.crs.to_wkt()):
                     raise _unverified(f"it is in {crs.name_of(product.crs.to_wkt())}")
-                for window, checksum in self._checks:
-                    if _checksum(product.read(1, window=window.slices)) != checksum:
-                        raise _unverified(f"the pixels of {window} are not those that were written")
-                levels = len(product.overviews(1))
-            for level in range(levels):  # what a viewer shows first
-                with rasterio.open(final, driver="GTiff", overview_level=level) as overview:
-                    for _, window in overview.block_windows(1):
-                        overview.read(1, window=window)
+                _compare(product, self._checks[0])
+            for level, checks in enumerate(self._checks[1:]):  # what a viewer shows first
+                with rasterio.open(final, driver="GTiff", overview_level=level, NUM_THREADS=THREADS) as overview:
+                    _compare(overview, checks)
         except RasterioError as error:
             raise _unverified(str(error)) from error
+
+
+def _create(path: Path, height: int, width: int, **place: Any) -> Any:
+    """An uncompressed float32 file in blocks, open for writing."""
+    profile = {"driver": "GTiff", "count": 1, "dtype": "float32", "nodata": np.nan, "BIGTIFF": "IF_SAFER"}
+    blocks = {"tiled": True, "blockxsize": BLOCK_PX, "blockysize": BLOCK_PX}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)  # an overview takes its place from its product
+        return rasterio.open(path, "w", height=height, width=width, **profile, **blocks, **place)
+
+
+def halved(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Half as many rows and columns (one more where they are odd): the mean of the valid pixels, NaN where none is."""
+    if values.shape[0] % 2 or values.shape[1] % 2:
+        edges = [(0, side % 2) for side in values.shape]
+        values = np.pad(values, edges, constant_values=np.nan)
+    quarters = (values[::2, ::2], values[::2, 1::2], values[1::2, ::2], values[1::2, 1::2])
+    mean: NDArray[np.float32] = ((quarters[0] + quarters[1]) + (quarters[2] + quarters[3])) * np.float32(0.25)
+    partial = np.isnan(mean)
+    if partial.any():  # some of four are not valid: rare but for edges
+        four = np.stack([quarter[partial] for quarter in quarters])
+        valid = ~np.isnan(four)
+        with np.errstate(invalid="ignore"):
+            mean[partial] = np.where(valid, four, 0).sum(axis=0) / valid.sum(axis=0)
+    return mean
+
+
+def _with_overviews(path: Path, levels: Sequence[Path]) -> Path:
+    """A raster that has those files for its overviews; a VRT, since GDAL writes no overview that it has not made."""
+    if not levels:
+        return path
+    vrt = path.with_suffix(".vrt")
+    rasterio.shutil.copy(path, vrt, driver="VRT")
+    tree = ElementTree.parse(vrt)
+    band = tree.getroot().find("VRTRasterBand")
+    assert band is not None
+    for level in levels:
+        overview = ElementTree.SubElement(band, "Overview")
+        ElementTree.SubElement(overview, "SourceFilename", relativeToVRT="1").text = level.name
+        ElementTree.SubElement(overview, "SourceBand").text = "1"
+    tree.write(vrt)
+    return vrt
+
+
+def _compare(dataset: Any, checks: Sequence[tuple[Window, int]]) -> None:
+    for window, checksum in checks:
+        if _checksum(dataset.read(1, window=window.slices)) != checksum:
+            raise _unverified(f"the pixels of {window} are not those that were written")
 
 
 def _unverified(why: str) -> Transient:
@@ -158,14 +219,16 @@ def measure(values: NDArray[np.float32]) -> Stats:
     valid = values[~np.isnan(values)].astype(np.float64)
     if not valid.size:
         return Stats(pixels=values.size, count=0, valid_fraction=0.0)
+    low, high, mean = float(valid.min()), float(valid.max()), float(valid.mean())
+    valid -= mean
     return Stats(
         pixels=values.size,
         count=valid.size,
         valid_fraction=valid.size / values.size,
-        min=float(valid.min()),
-        max=float(valid.max()),
-        mean=float(valid.mean()),
-        std=float(valid.std()),
+        min=low,
+        max=high,
+        mean=mean,
+        std=math.sqrt(float(np.square(valid, out=valid).mean())),
     )
 
 
