@@ -312,8 +312,9 @@ def _show_plans(
     as_json: bool,
 ) -> int:
     from flights import console
+    from flights.runs import load_report
     from flights.store import open_stores
-    from flights.survey import survey
+    from flights.survey import known_of_report, survey
 
     stores, screen, hindered = open_stores(), console.out(), False
     for i in sorted([*accepted, *refusals]):
@@ -321,7 +322,8 @@ def _show_plans(
             _show([refusals[i]], [""], as_json)
             continue
         flight = accepted[i]
-        seen = survey(stores, flight, [t for t in flight.tiles if not tile_ids or t.tile_id in tile_ids])
+        asked = [t for t in flight.tiles if not tile_ids or t.tile_id in tile_ids]
+        seen = survey(stores, flight, asked, known_of_report(load_report(stores, flight)))
         hindered |= any(tile.error for tile in seen)
         if as_json:
             click.echo(console.plan_as_json(flight.flight_id, seen, overwrite))

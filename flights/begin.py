@@ -1,20 +1,23 @@
 """Beginning a run: the flight held against a second one, planned, recorded, and sent."""
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from flights.errors import Code, FlightsError, ManifestRefused
+from flights.errors import Code, FlightsError, ManifestRefused, Unreachable
 from flights.follow import Follower
 from flights.manifest import Flight
 from flights.mend import Courier
 from flights.pipeline import Tools
 from flights.report import FlightReport, refused, unanswered
-from flights.runs import CompositeRule, Run, forget_failures, has_ended, load_run, record_uri, save_run
-from flights.survey import Plan, survey
+from flights.runs import CompositeRule, Run, forget_failures, has_ended, load_report, load_run, record_uri, save_run
+from flights.survey import Plan, known_of_report, survey
+
+log = logging.getLogger(__name__)
 
 # How long a flight stays held by a command that was killed.
 LEASE_S = 6
@@ -45,14 +48,18 @@ def begin(flight: Flight, order: Order, tools: Tools, courier: Courier) -> Follo
         tile_ids=tuple(t.tile_id for t in flight.tiles if t.tile_id in named) if named else None,
     )
     try:
-        seen = survey(tools.stores, flight, run.tiles_of(flight))
+        last = load_report(tools.stores, flight)
+        seen = survey(tools.stores, flight, run.tiles_of(flight), known_of_report(last))
         todo = [s.tile for s in seen if s.plan(run) is not Plan.CURRENT]
         save_run(tools.stores, run, flight)
         forget_failures(tools.stores, run, {t.tile_id for t in todo})
         tools.ledger.start(run.run_id)
-        courier.submit(run, flight, todo)
     except FlightsError as error:
         return unanswered(flight.flight_id, run.run_id, len(flight.tiles), error)
+    try:
+        courier.submit(run, flight, todo)
+    except Unreachable as error:  # it is recorded: where the broker comes back, what was not sent is sent again
+        log.warning("%s: %s; not all of it was sent", flight.flight_id, error)
     return Follower(run=run, flight=flight, sent=todo, tools=tools, courier=courier)
 
 

@@ -12,6 +12,7 @@ from flights.mend import Courier, lost_tiles
 from flights.pipeline import Tools, derive_report, finalise, settle_composite
 from flights.report import FlightReport, Problem, unanswered
 from flights.runs import Run, load_report
+from flights.store import Stat
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Follower:
     _conclusions: int = 0
     _failures: int = 0
     # in a row
+    _report_seen: Stat | None = None
     _unserved: list[str] = field(default_factory=list)
     # what has been complained of
 
@@ -69,6 +71,10 @@ class Follower:
     def _look(self, *, concluded: bool) -> None:
         """Take the published report where it is this run's last word; make it where nobody else will."""
         try:
+            stat = self.tools.stores.stat(self.flight.report_uri)
+            if stat == self._report_seen and not concluded:  # still the one of the last look
+                return
+            self._report_seen = stat
             report = load_report(self.tools.stores, self.flight)
         except FlightsError as error:
             log.warning("%s: storage does not answer: %s", self.flight.flight_id, error)

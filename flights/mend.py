@@ -13,8 +13,8 @@ from typing import Protocol
 from flights.errors import FlightsError, Unreachable
 from flights.manifest import Flight, Tile
 from flights.pipeline import Tools
-from flights.runs import Run, failed_tiles, has_ended, load_run
-from flights.survey import survey
+from flights.runs import Run, failed_tiles, has_ended, load_report, load_run
+from flights.survey import known_of_report, survey
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Mended:
 def lost_tiles(run: Run, flight: Flight, tools: Tools) -> list[Tile]:
     """The tiles that a run was to make and that have neither a current product nor a recorded failure."""
     failures = failed_tiles(tools.stores, run)
-    seen = survey(tools.stores, flight, run.tiles_of(flight))
+    seen = survey(tools.stores, flight, run.tiles_of(flight), known_of_report(load_report(tools.stores, flight)))
     return [s.tile for s in seen if not s.current(run) and s.tile.tile_id not in failures]
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import time
 import uuid
@@ -96,7 +97,7 @@ def test_nothing_is_there(place: Place) -> None:
     uri = place.uri()
     assert place.store.stat(uri) is None
     assert place.store.read(uri) is None
-    assert place.store.sidecars(uri) == {}
+    assert place.store.raster(uri) == {}
     assert list(place.store.list(place.root)) == []
     place.store.delete(uri)
 
@@ -271,29 +272,30 @@ def test_metadata_comes_back(place: Place) -> None:
 def test_sidecars(place: Place, suffixes: tuple[str, ...]) -> None:
     for name in ("tile.tif", "tile.tif.bak", "tile.tif.ovr", "tile.tiff.msk", *(f"tile.tif{s}" for s in suffixes)):
         place.store.write(place.uri(name), name.encode())
-    found = place.store.sidecars(place.uri())
-    assert set(found) == set(suffixes)
+    found = place.store.raster(place.uri())
+    assert set(found) == {"", *suffixes}
     for suffix, stat in found.items():
         assert stat.identity == held(place.store, place.uri() + suffix).identity
-        place.store.fetch(place.uri() + suffix, place.scratch / suffix, stat)
-        assert (place.scratch / suffix).read_bytes() == f"tile.tif{suffix}".encode()
+        place.store.fetch(place.uri() + suffix, place.scratch / f"t{suffix}", stat)
+        assert (place.scratch / f"t{suffix}").read_bytes() == f"tile.tif{suffix}".encode()
 
 
 def test_sidecars_among_very_many_neighbours(s3: Any) -> None:
-    for suffix in ("1", "2", "msk"):
-        s3.put_object(Bucket="raw", Key=f"t.tif.{suffix}", Body=b"")
+    for suffix in ("", ".1", ".2", ".msk"):
+        s3.put_object(Bucket="raw", Key=f"t.tif{suffix}", Body=b"")
     store = S3Store()
     small_pages(store)
-    assert set(store.sidecars("s3://raw/t.tif")) == {".msk"}
+    assert set(store.raster("s3://raw/t.tif")) == {"", ".msk"}
 
 
 def test_sidecars_without_the_right_to_list(s3: Any) -> None:
+    s3.put_object(Bucket="raw", Key="t.tif", Body=b"tile")
     s3.put_object(Bucket="raw", Key="t.tif.msk", Body=b"mask")
     store = S3Store()
     answers(store, "ListObjectsV2", 403, "AccessDenied")
-    assert set(store.sidecars("s3://raw/t.tif")) == {".msk"}
-    answers(store, "HeadObject", 403, "Forbidden")  # what S3 says of a missing key to who may not list
-    assert store.sidecars("s3://raw/t.tif") == {}
+    assert set(store.raster("s3://raw/t.tif")) == {"", ".msk"}
+    answers(store, "HeadObject", 403, "Forbidden", only=r"\.(msk|xml)$")  # of a missing key, to who may not list
+    assert set(store.raster("s3://raw/t.tif")) == {""}
 
 
 ODD_NAMES = [
@@ -326,7 +328,7 @@ def test_a_name_is_taken_as_it_is(place: Place, name: str) -> None:
     stat = held(place.store, uri)
     place.store.fetch(uri, place.scratch / "here", stat)
     assert (place.scratch / "here").read_bytes() == b"written"
-    assert set(place.store.sidecars(uri)) == {".msk"}
+    assert set(place.store.raster(uri)) == {"", ".msk"}
     place.store.publish(place.file(b"published"), uri, stat, {})
     assert place.store.read(uri) == b"published"
     place.store.delete(uri)
@@ -366,7 +368,7 @@ def test_one_store_for_both_kinds(s3: Any, tmp_path: Path) -> None:
         (tmp_path / "new").write_bytes(b"new")
         stores.publish(tmp_path / "new", uri, before, {})
         assert stores.read(uri) == b"new"
-        assert stores.sidecars(uri) == {}
+        assert set(stores.raster(uri)) == {""}
         assert list(stores.list(folder)) == [uri]
         assert stores.canonical(uri) == uri
         stores.delete(uri)
@@ -492,10 +494,12 @@ def test_a_link_to_another_file_is_another_object(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- S3: parts, refusals, faults
 
 
-def answers(store: S3Store, operation: str, status: int, code: str) -> None:
-    """From now on the server answers an operation like this."""
+def answers(store: S3Store, operation: str, status: int, code: str, only: str = "") -> None:
+    """From now on the server answers an operation like this (`only`: on keys that end so)."""
 
-    def answer(request: Any, **_: object) -> AWSResponse:
+    def answer(request: Any, **_: object) -> AWSResponse | None:
+        if re.search(only, request.url) is None:
+            return None
         body = f"<Error><Code>{code}</Code><Message>said so</Message></Error>".encode()
         return AWSResponse(request.url, status, {}, _Raw(b"" if request.method == "HEAD" else body))
 
@@ -611,7 +615,7 @@ def test_an_upload_that_fails(
 Deed = Callable[[S3Store, str, Path], object]
 DEEDS: dict[str, Deed] = {
     "stat": lambda store, uri, _: store.stat(uri),
-    "sidecars": lambda store, uri, _: store.sidecars(uri),
+    "raster": lambda store, uri, _: store.raster(uri),
     "fetch": lambda store, uri, path: store.fetch(uri, path, Stat("s3:x:1", 1, etag='"x"')),
     "publish": lambda store, uri, path: store.publish(path, uri, None, {}),
     "read": lambda store, uri, _: store.read(uri),
@@ -621,7 +625,7 @@ DEEDS: dict[str, Deed] = {
 }
 OPERATIONS = {
     "stat": ["HeadObject"],
-    "sidecars": ["ListObjectsV2", "HeadObject"],
+    "raster": ["ListObjectsV2", "HeadObject"],
     "fetch": ["GetObject"],
     "publish": ["PutObject"],
     "read": ["GetObject"],
@@ -631,7 +635,7 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("deed", sorted(set(DEEDS) - {"sidecars"}))
+@pytest.mark.parametrize("deed", DEEDS)
 def test_what_is_forbidden_is_refused(s3: Any, tmp_path: Path, deed: str) -> None:
     store = S3Store()
     for operation in OPERATIONS[deed]:
@@ -658,7 +662,7 @@ def test_a_missing_bucket(s3: Any, tmp_path: Path) -> None:
     store, uri = S3Store(), "s3://nowhere/t.tif"
     assert store.stat(uri) is None
     assert store.read(uri) is None
-    for deed in ("sidecars", "fetch", "write", "list", "delete"):
+    for deed in ("raster", "fetch", "write", "list", "delete"):
         with pytest.raises(Refused, match="s3://nowhere/t"):
             DEEDS[deed](store, uri, tmp_path / "here")
     (tmp_path / "product").write_bytes(b"product")
@@ -676,7 +680,7 @@ WRONG_SETUPS: dict[str, dict[str, str | None]] = {
 
 
 @pytest.mark.parametrize("setup", WRONG_SETUPS)
-@pytest.mark.parametrize("deed", sorted(set(DEEDS) - {"sidecars"}))
+@pytest.mark.parametrize("deed", DEEDS)
 def test_a_wrong_setup_is_refused(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setup: str, deed: str
 ) -> None:

@@ -28,7 +28,7 @@ from flights.report import (
 )
 from flights.runs import Run, check_authority, failure_records, load_failure, load_report, mark_ended, save_report
 from flights.store import Stores
-from flights.survey import Seen, look_at_product, survey
+from flights.survey import Seen, known_of_report, known_products, look_at_product, survey
 
 
 def finalise(run: Run, flight: Flight, told: Iterable[TileOutcome], tools: Tools) -> FlightReport:
@@ -61,7 +61,8 @@ def derive_report(
     under_way: bool = False,
 ) -> FlightReport:
     """A flight's report as storage shows it; nothing is written. `under_way`: its run has not had its last word."""
-    outcomes = assess(run, flight, told, stores, limits, under_way=under_way)
+    before = load_report(stores, flight)
+    outcomes = assess(run, flight, told, stores, limits, before, under_way=under_way)
     counts = count_states(outcomes)
     report = FlightReport(
         flight_id=flight.flight_id,
@@ -76,12 +77,14 @@ def derive_report(
         finished=datetime.now(UTC),
         versions=_versions(),
     )
-    report = report.model_copy(update=_standing_composite(run, flight, report, stores))
+    report = report.model_copy(update=_standing_composite(run, flight, report, before, stores))
     products = {"report": flight.report_uri} | ({"mosaic": report.mosaic.uri} if report.mosaic else {})
     return report.model_copy(update={"products": products})
 
 
-def _standing_composite(run: Run, flight: Flight, report: FlightReport, stores: Stores) -> dict[str, object]:
+def _standing_composite(
+    run: Run, flight: Flight, report: FlightReport, before: FlightReport | None, stores: Stores
+) -> dict[str, object]:
     """The mosaic that lies in storage, where it is of just these tiles; else what the run said of it."""
     try:
         there = look_at_product(stores, flight.mosaic_uri)
@@ -97,7 +100,6 @@ def _standing_composite(run: Run, flight: Flight, report: FlightReport, stores: 
     if product and not run.wants_composite(report):
         note = f"an older mosaic, of other tiles than these, lies at {flight.mosaic_uri} (of run {product.run_id})"
         found["notes"] = (*report.notes, note)
-    before = load_report(stores, flight)
     if before and before.run_id == run.run_id and composited(before) == composited(report):
         found["mosaic_error"] = before.mosaic_error
     return found
@@ -152,15 +154,17 @@ def assess(
     told: Iterable[TileOutcome],
     stores: Stores,
     limits: Limits,
+    before: FlightReport | None = None,
     *,
     under_way: bool = False,
 ) -> list[TileOutcome]:
     """The outcome of every tile of a flight, in manifest order; nothing is written."""
-    known, failures = by_tile(list(told)), failure_records(stores, run)
+    by_id, failures = by_tile(list(told)), failure_records(stores, run)
+    known = {**known_of_report(before), **known_products(by_id.values(), run.run_id)}
     outcomes = []
-    for seen in survey(stores, flight):
+    for seen in survey(stores, flight, known=known):
         tile_id = seen.tile.tile_id
-        outcome = _assess_tile(run, seen, known.get(tile_id), failures.get(tile_id), stores, limits)
+        outcome = _assess_tile(run, seen, by_id.get(tile_id), failures.get(tile_id), stores, limits)
         if outcome is None:
             outcome = missing(tile_id, seen.tile.dst_uri, f"{_what_lies(seen)}; {_why_not(run, tile_id, under_way)}")
         if outcome.state in (TileState.FAILED, TileState.MISSING) and seen.published:  # what a viewer would still find

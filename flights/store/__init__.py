@@ -36,8 +36,8 @@ class Store(Protocol):
     def stat(self, uri: str) -> Stat | None:
         """The object as it is now, None where there is none."""
 
-    def sidecars(self, uri: str) -> dict[str, Stat]:
-        """Those of SIDECARS that lie beside an object, by suffix."""
+    def raster(self, uri: str) -> dict[str, Stat]:
+        """An object ("") and those of SIDECARS that lie beside it, by suffix, without their metadata; else empty."""
 
     def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
         """Make the object readable at `path`; SourceChanged where it is no longer the `pinned` one.
@@ -63,6 +63,12 @@ class Store(Protocol):
     def list(self, folder: str) -> Iterator[str]:
         """The URIs of the objects directly below a folder or prefix."""
 
+    def listing(self, folder: str, names: int) -> dict[str, Stat] | None:
+        """The objects directly below a folder or prefix by URI, without their metadata.
+
+        None where that would ask storage more than a question for each of so many `names`, or may not be asked.
+        """
+
     def folders(self, folder: str) -> Iterator[str]:
         """The URIs of the folders or prefixes directly below a folder or prefix."""
 
@@ -86,8 +92,8 @@ class Stores:
     def stat(self, uri: str) -> Stat | None:
         return self.of(uri).stat(uri)
 
-    def sidecars(self, uri: str) -> dict[str, Stat]:
-        return self.of(uri).sidecars(uri)
+    def raster(self, uri: str) -> dict[str, Stat]:
+        return self.of(uri).raster(uri)
 
     def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
         self.of(uri).fetch(uri, path, pinned)
@@ -106,6 +112,9 @@ class Stores:
 
     def list(self, folder: str) -> Iterator[str]:
         return self.of(folder).list(folder)
+
+    def listing(self, folder: str, names: int) -> dict[str, Stat] | None:
+        return self.of(folder).listing(folder, names)
 
     def folders(self, folder: str) -> Iterator[str]:
         return self.of(folder).folders(folder)

@@ -34,10 +34,10 @@ class LocalStore:
         if not modes.S_ISREG(found.st_mode):
             kind = "is a folder" if modes.S_ISDIR(found.st_mode) else "is not a regular file"
             raise Refused(Code.SOURCE_NOT_RASTER, f"{uri} {kind}")
-        return Stat(identity=f"file:{os.path.realpath(uri)}:{found.st_size}:{found.st_mtime_ns}", size=found.st_size)
+        return _stat_of(os.path.realpath(uri), found)
 
-    def sidecars(self, uri: str) -> dict[str, Stat]:
-        found = ((suffix, self.stat(uri + suffix)) for suffix in SIDECARS)
+    def raster(self, uri: str) -> dict[str, Stat]:
+        found = ((suffix, self.stat(uri + suffix)) for suffix in ("", *SIDECARS))
         return {suffix: there for suffix, there in found if there}
 
     def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
@@ -86,6 +86,16 @@ class LocalStore:
             names = (e for e in os.scandir(folder) if e.is_file() and not e.name.startswith("."))
             yield from sorted(entry.path for entry in names)  # a hidden one is what a killed writer left
 
+    def listing(self, folder: str, names: int) -> dict[str, Stat] | None:
+        del names  # a look at a folder costs less than a look at two files
+        if not os.path.isdir(folder):
+            return {}
+        with _named(folder, Code.SOURCE_FORBIDDEN):
+            real = os.path.realpath(folder)
+            # A link is looked at by `stat`, which follows it.
+            entries = [e for e in os.scandir(folder) if not e.is_symlink() and e.is_file()]
+            return {f"{folder}/{e.name}": _stat_of(f"{real}/{e.name}", e.stat()) for e in entries}
+
     def folders(self, folder: str) -> Iterator[str]:
         if os.path.isdir(folder):
             yield from sorted(e.path for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
@@ -121,6 +131,10 @@ class LocalStore:
                 finally:
                     part.unlink(missing_ok=True)
             _fsync(final.parent)
+
+
+def _stat_of(real: str, found: os.stat_result) -> Stat:
+    return Stat(identity=f"file:{real}:{found.st_size}:{found.st_mtime_ns}", size=found.st_size)
 
 
 def _part(uri: str) -> Path:

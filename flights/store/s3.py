@@ -1,6 +1,7 @@
 """Objects on S3 and what speaks its protocol."""
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ from flights.store.checksums import composite_of, is_as_stored
 CHUNK_BYTES = 2**20
 # Above this a product goes up in parts; S3 takes at most 5 GiB in one PutObject.
 PART_BYTES = 64 * 2**20
+# What one LIST answers at most.
+LIST_KEYS = 1000
 
 T = TypeVar("T")
 
@@ -88,37 +91,31 @@ class S3Store:
                 return None
             raise
 
-    def sidecars(self, uri: str) -> dict[str, Stat]:
-        """One LIST instead of a HEAD a suffix; without the right to list, HEADs, where 403 means that none is there."""
+    def raster(self, uri: str) -> dict[str, Stat]:
+        """One LIST for it all; without the right to list, HEADs, where 403 means that no sidecar is there."""
         try:
             listed = self._call(
-                uri, lambda bucket, key: self.client.list_objects_v2(Bucket=bucket, Prefix=f"{key}.", MaxKeys=1000)
+                uri, lambda bucket, key: self.client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=LIST_KEYS)
             )
         except Refused as refused:
             if refused.code is not Code.SOURCE_FORBIDDEN:
                 raise
-            return self._sidecars_by_head(uri)
+            return self._raster_by_head(uri)
         if listed.get("IsTruncated"):
-            return self._sidecars_by_head(uri)
+            return self._raster_by_head(uri)
         key = _split(uri)[1]
-        return {
-            item["Key"][len(key) :]: Stat(_identity(item["ETag"], item["Size"]), item["Size"], etag=item["ETag"])
-            for item in listed.get("Contents", ())
-            if item["Key"][len(key) :] in SIDECARS
-        }
+        by_suffix = {item["Key"][len(key) :]: item for item in listed.get("Contents", ())}
+        return {suffix: _listed(by_suffix[suffix]) for suffix in ("", *SIDECARS) if suffix in by_suffix}
 
-    def _sidecars_by_head(self, uri: str) -> dict[str, Stat]:
-        found = {}
+    def _raster_by_head(self, uri: str) -> dict[str, Stat]:
+        found = {"": self.stat(uri)}
         for suffix in SIDECARS:
             try:
-                there = self.stat(uri + suffix)
+                found[suffix] = self.stat(uri + suffix)
             except Refused as refused:
                 if refused.code is not Code.SOURCE_FORBIDDEN:
                     raise
-                there = None
-            if there:
-                found[suffix] = there
-        return found
+        return {suffix: there for suffix, there in found.items() if there}
 
     def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
         """The whole object in one GET pinned to the ETag, held to its length and to the checksum that S3 keeps."""
@@ -202,6 +199,26 @@ class S3Store:
         for page in self._pages(folder):
             keys = (item["Key"] for item in page.get("Contents", ()))
             yield from (f"s3://{_split(folder)[0]}/{key}" for key in keys if not key.endswith("/"))
+
+    def listing(self, folder: str, names: int) -> dict[str, Stat] | None:
+        bucket, prefix = _split(folder.rstrip("/") + "/")
+        pages_max = 4 * -(-names // LIST_KEYS) + 1  # many more keys than names: somebody else's
+
+        def pages(_bucket: str, _key: str) -> list[Any] | None:
+            pages = self.client.get_paginator("list_objects_v2").paginate(
+                Bucket=bucket, Prefix="" if prefix == "/" else prefix, Delimiter="/"
+            )
+            listed = list(itertools.islice(pages, pages_max))
+            return None if listed and listed[-1].get("IsTruncated") else listed
+
+        try:
+            listed = self._call(folder, pages)
+        except Refused:  # no right to list, or no bucket: each object is asked for, and says what is wrong
+            return None
+        if listed is None:
+            return None
+        items = (item for page in listed for item in page.get("Contents", ()))
+        return {f"s3://{bucket}/{item['Key']}": _listed(item) for item in items}
 
     def folders(self, folder: str) -> Iterator[str]:
         for page in self._pages(folder):
@@ -303,6 +320,10 @@ def _make_client() -> Any:
 def _split(uri: str) -> tuple[str, str]:
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key
+
+
+def _listed(item: Mapping[str, Any]) -> Stat:
+    return Stat(_identity(item["ETag"], item["Size"]), item["Size"], etag=item["ETag"])
 
 
 def _identity(etag: str, size: int) -> str:

@@ -203,6 +203,20 @@ def test_a_broker_that_would_lose_tiles_is_refused(
         server.kill()
 
 
+def test_a_broker_that_restarts_while_a_command_sends(tmp_path: Path, table: Table) -> None:
+    with fleet_of(tmp_path / "fleet") as fleet, fleet.kept_up():
+        flight = flight_of(fleet, "F", 5)
+        plan = fleet.folder / "F" / "plan.json"
+        plan.write_text(json.dumps({"faults": [fault("*", "sent:2", "sleep", seconds=3)]}))
+        run = fleet.start("run", "--json", flight.manifest, faulty=True, FAULTS_PLAN=str(plan))
+        await_("it is sending", lambda: (plan.parent / "fault-0.0").exists())
+        fleet.server.restart(after_s=8)
+        done = ended(run)
+        table.row("Redis away for 8 s while a command sends", _counted(done.report), "5 done")
+        assert done.status == 0, done.said
+        assert_tiles(flight, done.report)
+
+
 def _fill_up(server: Server) -> None:
     with contextlib.suppress(redis.exceptions.OutOfMemoryError):
         for i in range(1000):
