@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 
-.PHONY: demo test faults check format format-check lint types clean
+.PHONY: demo test faults bench check format format-check lint types clean
 
 demo: $(VENV)/.product
 	$(BIN)/python run_batch.py demo
@@ -15,6 +16,10 @@ test: $(VENV)/.development
 # The long part of the fault tests, which ends with a table.
 faults: $(VENV)/.development
 	$(BIN)/python -m pytest -m "long or not long" --timeout 1200 tests/faults
+
+# The product beside its peers, which have an environment of their own; ends with a table. Shorter: make bench BENCH=--quick
+bench: $(VENV)/.development $(PEERS)/.installed
+	$(BIN)/python -m benchmarks $(BENCH)
 
 check: format-check lint types test
 
@@ -43,5 +48,10 @@ $(VENV)/.development: requirements-dev.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@ $(VENV)/.product
 
+$(PEERS)/.installed: benchmarks/peers/requirements.txt | $(VENV)/bin/python
+	$(BIN)/python -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache data/*/out
+	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache data/*/out
