@@ -34,8 +34,7 @@ from benchmarks.table import Line
 PRODUCT, FLOOR, NAIVE = "product", "floor", "naive loop + COG, /vsis3/"
 RUNS_URI = f"s3://{PRODUCTS}/runs"  # as a fleet on several hosts has them
 ROUNDS, QUICK_ROUNDS = 5, 2
-# What the naive loop has to take of the product's time, what a tile may cost in requests, and what it may read beyond
-# what it needs.
+# At least of the product's time for the naive loop; at most so many requests a tile; at most of the bytes it needs.
 OF_PRODUCT, REQUESTS, OF_NEEDED = 2.0, 9, 1.1
 TILES_PX, TILES, PROCESSES = 2048, 8, (1, 2, 4)
 
