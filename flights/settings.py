@@ -79,6 +79,9 @@ class Settings(BaseSettings):
     min_free_bytes: int = Field(default=512 * 2**20, ge=0)
     """A worker with less free scratch space takes no more tiles until there is more."""
 
+    partial_reads: bool = True
+    """Fetch from S3 only the blocks of the bands in use, where bands lie apart; such a read cannot be held to the
+    checksum that S3 keeps of the whole object."""
     window_bytes: int = Field(default=64 * 2**20, ge=2**20)
     """Memory budget of one window, all bands and intermediate arrays together."""
     max_block_bytes: int = Field(default=2 * 2**30, ge=2**20)

@@ -1,5 +1,6 @@
 """Tiles, answers and composites in this process, on local disk and on an S3 server."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -1052,3 +1053,76 @@ def test_from_s3_to_local_disk_and_back(new_bench: NewBench) -> None:
         (outcome,) = here.make(flight)
         assert outcome.state is TileState.DONE
         same(there.pixels(outcome.dst_uri), ndvi(bands))
+
+
+# ---------------------------------------------------------------- a source that is fetched in part, or in parts
+
+
+def wide_field(shape: tuple[int, int] = (700, 900)) -> Bands:
+    """Bands of several blocks, in which no value is that of a byte that was not fetched."""
+    return {role: np.maximum(values, 1) for role, values in synthetic.field(*shape).items()}
+
+
+def put_header_first(bench: Bench, bands: Bands, **options: Any) -> int:
+    """A source as COGs are: its header at the start, since it is complete before the pixels come. Its size."""
+    path = bench.folder / "made.tif"
+    height, width = bands["red"].shape
+    profile: dict[str, Any] = {"driver": "GTiff", "height": height, "width": width, "count": len(bands)}
+    profile |= {"dtype": "uint16", "nodata": 0, "crs": "EPSG:32615", "transform": synthetic.place()}
+    profile |= {"tiled": True, "blockxsize": 256, "blockysize": 256} | options
+    with rasterio.open(path, "w", **profile) as out:
+        out.write(np.stack(list(bands.values())))
+    bench.stores.write(bench.uri("raw/t1.tif"), path.read_bytes())
+    return path.stat().st_size
+
+
+def fetched(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ranges that sources are asked for from now on; "" for a whole one."""
+    asked: list[str] = []
+    client = bench.stores.of("s3://").client  # type: ignore[attr-defined]  # of the S3 store
+
+    def note(params: dict[str, Any], **_: object) -> None:
+        if params["Key"].startswith("raw/") or "/raw/" in params["Key"]:
+            asked.append(params.get("Range", ""))
+
+    client.meta.events.register("provide-client-params.s3.GetObject", note)
+    monkeypatch.setattr("flights.store.s3.PARALLEL_FROM", 50_000)
+    monkeypatch.setattr("flights.pipeline.tile.PARTIAL_FROM", 50_000)
+    monkeypatch.setattr("flights.pipeline.tile.HEADER_BYTES", 4096)
+    monkeypatch.setattr("flights.raster.layout.GAP_BYTES", 64)
+    return asked
+
+
+def spans(asked: Sequence[str]) -> list[int]:
+    ends = [range_.removeprefix("bytes=").split("-") for range_ in asked if range_]
+    return [int(stop) - int(start) + 1 for start, stop in ends]
+
+
+@pytest.mark.parametrize("bench", ["s3"], indirect=True)
+@pytest.mark.parametrize("compress", ["deflate", "none"])
+def test_only_the_bands_in_use_are_fetched(bench: Bench, monkeypatch: pytest.MonkeyPatch, compress: str) -> None:
+    bands = wide_field()
+    size = put_header_first(bench, bands, interleave="band", compress=compress)
+    asked = fetched(bench, monkeypatch)
+    (outcome,) = bench.make(bench.flight())
+    assert outcome.state is TileState.DONE, outcome.error
+    same(bench.pixels(outcome.dst_uri), ndvi(bands))
+    assert "" not in asked
+    assert sum(spans(asked)) < 0.7 * size
+
+
+@pytest.mark.parametrize("bench", ["s3"], indirect=True)
+@pytest.mark.parametrize("forbidden", [True, False])
+def test_a_whole_source_comes_in_three_ranges(bench: Bench, monkeypatch: pytest.MonkeyPatch, forbidden: bool) -> None:
+    """One that is interleaved by pixel; or any, where reading in part is forbidden."""
+    bands = wide_field()
+    interleave = "band" if forbidden else "pixel"
+    size = put_header_first(bench, bands, interleave=interleave, compress="none")
+    asked = fetched(bench, monkeypatch)
+    settings = bench.tools.settings.model_copy(update={"partial_reads": not forbidden})
+    monkeypatch.setattr(bench, "tools", dataclasses.replace(bench.tools, settings=settings))
+    (outcome,) = bench.make(bench.flight())
+    assert outcome.state is TileState.DONE, outcome.error
+    same(bench.pixels(outcome.dst_uri), ndvi(bands))
+    assert len([n for n in spans(asked) if n > 4096]) == 3
+    assert sum(n for n in spans(asked) if n > 4096) == size

@@ -13,13 +13,17 @@ from flights.manifest import Flight, Tile
 from flights.pipeline.tools import Tools, has_room, retried, scratch_folder
 from flights.quality import Limits, judge
 from flights.raster.cog import PRODUCT_TAG, CogWriter
+from flights.raster.layout import read_layout
 from flights.raster.source import Strip, TileSource, TileSpec, open_tile, reading
 from flights.report import BandUse, Product, Quality, TileOutcome, TileState, failed
 from flights.runs import Job, Run, check_authority, save_failure
-from flights.store import SIDECARS, Stores
+from flights.store import SIDECARS, Stat
 from flights.survey import PRODUCT_METADATA, Published, Seen, Source, look_at_product, look_at_source
 
 log = logging.getLogger(__name__)
+
+# From this size a file is looked at for bands that can be left where they are; its first bytes, for where they lie.
+PARTIAL_FROM, HEADER_BYTES = 8 * 2**20, 256 * 1024
 
 
 def write_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
@@ -82,7 +86,6 @@ def _compute(
 ) -> tuple[Path, Product]:
     """The finished, verified file of a tile on scratch, and what it says of itself."""
     index, settings = INDICES[flight.index], tools.settings
-    paths = _mirror(tile, source, scratch, tools.stores)
     spec = TileSpec(
         names=tile.sources,
         roles=index.roles,
@@ -92,6 +95,7 @@ def _compute(
         max_pixels=settings.max_pixels,
         max_block_bytes=settings.max_block_bytes,
     )
+    paths = _mirror(tile, source, scratch, spec, tools)
     with (
         reading(_named(tile)),
         open_tile(paths, spec) as raster,
@@ -133,19 +137,40 @@ def _counted(so_far: Quality, strip: Strip, computed: IndexStrip) -> Quality:
     )
 
 
-def _mirror(tile: Tile, source: Source, scratch: Path, stores: Stores) -> dict[str, Path]:
+def _mirror(tile: Tile, source: Source, scratch: Path, spec: TileSpec, tools: Tools) -> dict[str, Path]:
     """Every part of a source as a local file, sidecars beside their raster; the path of each raster by role."""
-    needed, free = sum(part.size for part in source.parts.values()), shutil.disk_usage(scratch).free
-    if needed > free and any(uri.startswith("s3://") for uri in tile.sources.values()):
-        raise Transient(Code.DISK_FULL, f"{_named(tile)} has {needed} bytes, scratch has {free} left")
-    paths = {}
+    paths = {role: scratch / f"{role or 'source'}.tif" for role in tile.sources}
+    if any(uri.startswith("s3://") for uri in tile.sources.values()):
+        _check_room(tile, sum(part.size for part in source.parts.values()), scratch)
     for role, uri in tile.sources.items():
-        paths[role] = scratch / (f"{role or 'source'}.tif")
-        for name, stat in source.parts.items():
-            suffix = name.removeprefix(role)
-            if name.startswith(role) and suffix in ("", *SIDECARS):
-                stores.fetch(uri + suffix, paths[role].with_name(paths[role].name + suffix), stat)
+        # Sidecars first: what they say counts when a raster is opened for its header.
+        for suffix in (*SIDECARS, ""):
+            if stat := source.parts.get(role + suffix):
+                path = paths[role].with_name(paths[role].name + suffix)
+                if role or suffix or not _fetch_bands(uri, path, stat, spec, tools):
+                    tools.stores.fetch(uri + suffix, path, stat)
     return paths
+
+
+def _check_room(tile: Tile, needed: int, scratch: Path) -> None:
+    free = shutil.disk_usage(scratch).free
+    if needed > free:
+        raise Transient(Code.DISK_FULL, f"{_named(tile)} has {needed} bytes, scratch has {free} left")
+
+
+def _fetch_bands(uri: str, path: Path, stat: Stat, spec: TileSpec, tools: Tools) -> bool:
+    """Fetch of a large file on S3 what the bands in use need, and no more; False where all of it is needed."""
+    if not (tools.settings.partial_reads and uri.startswith("s3://") and stat.size >= PARTIAL_FROM):
+        return False
+    tools.stores.fetch_ranges(uri, path, stat, [(0, HEADER_BYTES)])
+    with path.open("rb") as fetched:
+        layout = read_layout(fetched.read(HEADER_BYTES))
+    if layout is None:
+        return False
+    with reading(uri), open_tile({"": path}, spec) as raster:
+        needed = raster.file_bands
+    tools.stores.fetch_ranges(uri, path, stat, layout.ranges_of(needed))
+    return True
 
 
 def _band_uses(raster: TileSource) -> dict[str, BandUse]:

@@ -99,6 +99,11 @@ class TileSource:
     def __init__(self, grid: Grid, bands: Mapping[str, SourceBand], block: tuple[int, int], mask: _Mask | None) -> None:
         self.grid, self.bands, self._block, self._mask = grid, bands, block, mask
 
+    @property
+    def file_bands(self) -> set[int]:
+        """The bands (from 1) of the one file that holds them all, whose pixels are read."""
+        return {index for b in self.bands.values() for index in (b.facts.index, b.alpha) if index}
+
     def windows(self, budget: int) -> Iterator[Window]:
         """The windows of the tile, within a byte budget."""
         return strips(self.grid.height, self.grid.width, *self._block, WORKING_BYTES_PER_PIXEL, budget)

@@ -4,7 +4,7 @@ A reader of either sees a whole object or none: publishing is one `os.replace` o
 PutObject (CompleteMultipartUpload). A store holds clients, so it is made per process, after any fork.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -43,6 +43,12 @@ class Store(Protocol):
         """Make the object readable at `path`; SourceChanged where it is no longer the `pinned` one.
 
         A local file is linked, not copied: whoever reads it looks at `stat` again before trusting what was read.
+        """
+
+    def fetch_ranges(self, uri: str, path: Path, pinned: Stat, ranges: Sequence[tuple[int, int]]) -> None:
+        """Make these bytes (start, stop) of the object readable at `path`, a file of the object's size.
+
+        What has not been fetched reads as zeros. No checksum of the object can be checked so.
         """
 
     def publish(self, path: Path, uri: str, replaces: Stat | None, metadata: Mapping[str, str]) -> Stat:
@@ -97,6 +103,9 @@ class Stores:
 
     def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
         self.of(uri).fetch(uri, path, pinned)
+
+    def fetch_ranges(self, uri: str, path: Path, pinned: Stat, ranges: Sequence[tuple[int, int]]) -> None:
+        self.of(uri).fetch_ranges(uri, path, pinned, ranges)
 
     def publish(self, path: Path, uri: str, replaces: Stat | None, metadata: Mapping[str, str]) -> Stat:
         return self.of(uri).publish(path, uri, replaces, metadata)

@@ -1,13 +1,15 @@
-"""Checking an object against a checksum of its parts' checksums, which boto3 passes over.
+"""Checking a fetched object against the checksum that S3 keeps of it, where boto3 does not.
 
-S3 keeps it of multipart uploads with CRC32, CRC32C, SHA1 or SHA256: base64 of the algorithm over the parts' digests in
-a row, then "-" and the number of parts.
+boto3 checks what comes in one GET, but passes over a checksum of parts' checksums, which S3 keeps of multipart uploads
+with CRC32, CRC32C, SHA1 or SHA256: base64 of the algorithm over the parts' digests in a row, then "-" and the number of
+parts.
 """
 
 import base64
+import functools
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from awscrt import checksums
@@ -20,6 +22,37 @@ _ALGORITHMS: Mapping[str, Callable[[bytes], bytes]] = {
 }
 
 
+def _crc(function: Callable[[bytes, int], int], size: int) -> Callable[[Iterable[bytes]], bytes]:
+    def digest(chunks: Iterable[bytes]) -> bytes:
+        return functools.reduce(lambda before, chunk: function(chunk, before), chunks, 0).to_bytes(size)
+
+    return digest
+
+
+def _sha(name: str) -> Callable[[Iterable[bytes]], bytes]:
+    def digest(chunks: Iterable[bytes]) -> bytes:
+        running = hashlib.new(name, usedforsecurity=False)
+        for chunk in chunks:
+            running.update(chunk)
+        return running.digest()
+
+    return digest
+
+
+_STREAMED: Mapping[str, Callable[[Iterable[bytes]], bytes]] = {
+    "ChecksumCRC64NVME": _crc(checksums.crc64nvme, 8),
+    "ChecksumCRC32": _crc(zlib.crc32, 4),
+    "ChecksumCRC32C": _crc(checksums.crc32c, 4),
+    "ChecksumSHA1": _sha("sha1"),
+    "ChecksumSHA256": _sha("sha256"),
+}
+
+
+def stored_of(answer: Mapping[str, object]) -> tuple[str, str] | None:
+    """The kind and the value of a checksum in S3's answer, None where there is none."""
+    return next(((kind, str(answer[kind])) for kind in _STREAMED if kind in answer), None)
+
+
 def composite_of(answer: Mapping[str, object]) -> tuple[str, str] | None:
     """The kind and the value of a checksum of checksums in S3's answer to a GET, None where there is none."""
     found = ((kind, str(answer[kind])) for kind in _ALGORITHMS if kind in answer)
@@ -28,6 +61,10 @@ def composite_of(answer: Mapping[str, object]) -> tuple[str, str] | None:
 
 def is_as_stored(path: Path, kind: str, value: str, part_bytes: Callable[[int], int]) -> bool:
     """Whether a file gives that checksum; `part_bytes` tells the size of a part by its number, from 1."""
+    if "-" not in value:
+        with path.open("rb") as content:
+            found = _STREAMED[kind](iter(lambda: content.read(2**20), b""))
+        return base64.b64encode(found).decode() == value
     digest, (stored, _, count) = _ALGORITHMS[kind], value.rpartition("-")
     parts, first, total = int(count), part_bytes(1), path.stat().st_size
     # Nearly always all but the last are of one size: then one question is enough.

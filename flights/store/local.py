@@ -8,7 +8,7 @@ import shutil
 import stat as modes
 import time
 import uuid
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,6 +47,10 @@ class LocalStore:
         with _named(str(path), Code.DISK_FULL):
             path.unlink(missing_ok=True)
             path.symlink_to(os.path.realpath(uri))
+
+    def fetch_ranges(self, uri: str, path: Path, pinned: Stat, ranges: Sequence[tuple[int, int]]) -> None:
+        del ranges  # it is read in place
+        self.fetch(uri, path, pinned)
 
     def publish(self, path: Path, uri: str, replaces: Stat | None, metadata: Mapping[str, str]) -> Stat:
         del metadata  # a local file has none; products carry the same in their tags

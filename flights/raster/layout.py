@@ -1,0 +1,121 @@
+"""Where a TIFF's blocks lie, from its first bytes: so that of a large file only the bands in use are fetched.
+
+GDAL would read what has not been fetched as zeros. So nothing is concluded from a header that is not there as a whole,
+and from a file that is in any way unusual: then the whole file is fetched.
+
+TIFF 6.0 (Adobe 1992), section 2 and 15; BigTIFF as libtiff has it.
+"""
+
+import struct
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+# Bytes beside a block that a COG's reader may look at: its size before it, its last four bytes again after it.
+_LEADER = 4
+# Two ranges nearer than this are fetched as one: a request costs more than the bytes between.
+GAP_BYTES = 128 * 1024
+# Pages of a file that are looked at; one with more is unusual.
+_PAGES_MAX = 64
+
+_SUBFILE, _STRIP_OFFSETS, _STRIP_COUNTS, _PLANAR = 254, 273, 279, 284
+_SAMPLES, _TILE_OFFSETS, _TILE_COUNTS = 277, 324, 325
+_REDUCED_PAGE, _SEPARATE = 1, 2
+# Tags that point to pages of their own: SubIFDs, EXIF, GPS, interoperability.
+_POINTERS = {330, 34665, 34853, 40965}
+# Of a tag's type, what one value of it takes; only those that a tag read here can have.
+_TYPES = {3: "H", 4: "I", 16: "Q"}
+_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
+
+Range = tuple[int, int]
+# The first byte, and the one after the last.
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The blocks of a file whose bands lie apart (PlanarConfiguration 2), band after band."""
+
+    bands: int
+    blocks: Sequence[Range]
+
+    def ranges_of(self, bands: Collection[int]) -> list[Range]:
+        """What has to be there for these bands (from 1) to be read; near ranges as one."""
+        each = len(self.blocks) // self.bands
+        wanted = sorted(
+            (max(0, start - _LEADER), stop + _LEADER)
+            for band in bands
+            for start, stop in self.blocks[(band - 1) * each : band * each]
+            if stop > start  # a sparse block lies nowhere
+        )
+        merged: list[Range] = []
+        for start, stop in wanted:
+            if merged and start - merged[-1][1] < GAP_BYTES:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+            else:
+                merged.append((start, stop))
+        return merged
+
+
+class _NotThere(Exception):
+    """The header goes on where nothing has been fetched."""
+
+
+class _Head:
+    """The first bytes of a TIFF."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        if raw[:4] not in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+            raise _NotThere
+        self.order, self.big = "<" if raw[:2] == b"II" else ">", raw[2:4] in (b"+\0", b"\0+")
+
+    def numbers(self, form: str, at: int) -> tuple[int, ...]:
+        """Whole numbers of a struct form at a place."""
+        form = self.order + form
+        if at < 0 or at + struct.calcsize(form) > len(self.raw):
+            raise _NotThere
+        return struct.unpack_from(form, self.raw, at)
+
+    def pages(self) -> list[dict[int, tuple[int, ...]]]:
+        """Each page's tags, those with whole numbers; every value of every tag must be there."""
+        (at,) = self.numbers("Q", 8) if self.big else self.numbers("I", 4)
+        pages: list[dict[int, tuple[int, ...]]] = []
+        while at and len(pages) <= _PAGES_MAX:
+            (count,) = self.numbers("Q" if self.big else "H", at)
+            at += 8 if self.big else 2
+            size = 20 if self.big else 12
+            tags = dict(self._tag(at + i * size) for i in range(count))
+            pages.append(tags)
+            (at,) = self.numbers("Q" if self.big else "I", at + count * size)
+        return pages
+
+    def _tag(self, at: int) -> tuple[int, tuple[int, ...]]:
+        tag, kind = self.numbers("HH", at)
+        (count,) = self.numbers("Q" if self.big else "I", at + 4)
+        inline, place = (8, at + 12) if self.big else (4, at + 8)
+        length = _SIZES.get(kind, 1) * count
+        if length > inline:
+            (place,) = self.numbers("Q" if self.big else "I", place)
+        if place + length > len(self.raw):
+            raise _NotThere
+        return tag, self.numbers(f"{count}{_TYPES[kind]}", place) if kind in _TYPES else ()
+
+
+def read_layout(head: bytes) -> Layout | None:
+    """The layout that a file's first bytes tell; None where they don't, or where all of the file is needed anyway.
+
+    That is a file whose bands are interleaved by pixel, and one with a mask or further images beside its overviews.
+    """
+    try:
+        first, *others = _Head(head).pages()
+    except (_NotThere, ValueError):
+        return None
+    if first.get(_PLANAR, (1,)) != (_SEPARATE,) or first.get(_SUBFILE, (0,)) != (0,):
+        return None
+    if any(page.get(_SUBFILE, (0,)) != (_REDUCED_PAGE,) for page in others) or _POINTERS & first.keys():
+        return None
+    offsets = first.get(_TILE_OFFSETS) or first.get(_STRIP_OFFSETS) or ()
+    counts = first.get(_TILE_COUNTS) or first.get(_STRIP_COUNTS) or ()
+    (bands,) = first.get(_SAMPLES, (1,))
+    if not bands or not offsets or len(offsets) != len(counts) or len(offsets) % bands:
+        return None
+    return Layout(bands, [(start, start + size) for start, size in zip(offsets, counts, strict=True)])
