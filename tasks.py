@@ -127,7 +127,7 @@ def ndvi_tiles(self: Task, job: dict[str, Any]) -> dict[str, Any]:
 def report_flight(self: Task, told: Sequence[Any], run: dict[str, Any]) -> None:
     """The chord's body: one answer for the flight, then, where it is due, the composite."""
     parsed = Run.model_validate(run)
-    with _claimed(self, parsed, f"report of {parsed.flight_id}") as at_hand:
+    with _claimed(self, parsed) as at_hand:
         try:
             current, flight = load_run(at_hand.stores, parsed.record_uri)
             if current.run_id != parsed.run_id:
@@ -156,7 +156,7 @@ def composite(self: Task, run: dict[str, Any]) -> None:
     """A flight's mosaic, added to its report."""
     parsed = Run.model_validate(run)
     name = f"mosaic of {parsed.flight_id}"
-    with _claimed(self, parsed, name) as at_hand:
+    with _claimed(self, parsed) as at_hand:
         deliveries = at_hand.ledger.begin_delivery(parsed.run_id, name)
         if deliveries > at_hand.settings.max_deliveries:
             _settle_composite(parsed, Code.WORKER_LOST, f"compositing killed its worker {deliveries - 1} times")
@@ -183,9 +183,12 @@ def _settle_composite(run: Run, code: Code, message: str) -> None:
 
 
 @contextmanager
-def _claimed(task: Task, run: Run, name: str) -> Iterator[Tools]:
-    """Hold a flight's report or composite, shown to be alive; come back later where another delivery is at it."""
-    at_hand = tools()
+def _claimed(task: Task, run: Run) -> Iterator[Tools]:
+    """Hold a flight's answer, shown to be alive; come back later where another delivery is at its report or composite.
+
+    One claim for both: a report that is made a second time would else be published beside the composite's last word.
+    """
+    at_hand, name = tools(), f"answer of {run.flight_id}"
     with at_hand.ledger.claim(name, at_hand.settings.claim_lease_s, run.run_id, for_report=True) as mine:
         if not mine:
             raise task.retry(countdown=random.uniform(2, 5))
@@ -380,8 +383,10 @@ class Post:
 
 @contextmanager
 def _broker() -> Iterator[None]:
-    """Turn what a lost broker raises into ours."""
+    """Turn what a lost broker raises into ours, and what one that is full or forbids."""
     try:
         yield
+    except redis.ResponseError as error:
+        raise Transient(Code.BROKER_UNAVAILABLE, f"the broker refuses: {error}") from error
     except (OperationalError, redis.RedisError, OSError) as error:
         raise Unreachable(Code.BROKER_UNAVAILABLE, f"the broker does not answer: {error}") from error

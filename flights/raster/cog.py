@@ -22,13 +22,11 @@ from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
 from flights import crs
 from flights.errors import Code, Transient
-from flights.raster.environment import Grid, gdal
+from flights.raster.environment import THREADS, Grid, gdal
 from flights.report import Stats, pool_stats
 from flights.windows import Window, strips
 
 BLOCK_PX = 512
-# Of encoding and of reading back. Where the other core is free a tile takes a quarter less time; where it is not, none.
-THREADS = 2
 # Memory for a strip of an overview with the pixels that it is made of.
 _OVERVIEW_BYTES = 32 * 2**20
 PRODUCT_TAG = "FLIGHTS_PRODUCT"

@@ -12,6 +12,7 @@ from rasterio.transform import Affine
 
 from flights import crs
 from flights.errors import Code, Refused
+from flights.raster.environment import THREADS
 
 # What is opened at all, by its first bytes: no VRT (it follows other files), nothing that reaches the network.
 DRIVERS = {
@@ -34,7 +35,7 @@ def open_raster(path: Path, name: str) -> Any:
         raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is not a GeoTIFF: it starts with {start!r}")
     _check_sidecars(path, name, driver)
     try:
-        return rasterio.open(path, driver=driver)
+        return rasterio.open(path, driver=driver, **({"NUM_THREADS": THREADS} if driver == "GTiff" else {}))
     except RasterioIOError as error:
         detail = str(error).replace(str(path), path.name)
         raise Refused(

@@ -88,11 +88,15 @@ def lay_out(pieces: Sequence[Piece], epsg: int) -> Layout:
 def write_mosaic(layout: Layout, writer: CogWriter, budget: int) -> None:
     """Write a mosaic strip by strip; where tiles overlap, the first valid pixel in the order of the tiles stands."""
     grid = layout.grid
+    ends = [(t.row_off, t.row_off + t.height, t.col_off, t.col_off + t.width) for t in layout.placed]
+    top, bottom, left, right = np.array(ends).T
     with gdal():
         for window in strips(grid.height, grid.width, BLOCK_PX, BLOCK_PX, _BYTES_PER_PIXEL, budget):
             values = np.full((window.height, window.width), np.nan, dtype=np.float32)
-            for tile in layout.placed:
-                _lay(tile, window, values)
+            (start, stop), (begin, end) = window.slices
+            # Few of thousands of tiles reach into a window: asked at once, not one by one.
+            for i in np.flatnonzero((top < stop) & (bottom > start) & (left < end) & (right > begin)):
+                _lay(layout.placed[i], window, values)
             writer.write(values, window)
 
 
@@ -105,8 +109,6 @@ def _lay(tile: Placed, window: Window, values: np.ndarray[tuple[int, int], np.dt
         max(tile.col_off, window.col_off),
         min(tile.col_off + tile.width, window.col_off + window.width),
     )
-    if row_start >= row_stop or col_start >= col_stop:
-        return
     theirs = (row_start - tile.row_off, row_stop - tile.row_off), (col_start - tile.col_off, col_stop - tile.col_off)
     with _opened(tile.piece) as dataset:
         pixels = dataset.read(1, window=theirs)
