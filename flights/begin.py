@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from flights.errors import Code, FlightsError, ManifestRefused, Unreachable
+from flights.errors import Code, FlightsError, ManifestRefused, Refused, Unreachable
 from flights.follow import Follower
 from flights.manifest import Flight
 from flights.mend import Courier
@@ -51,16 +51,26 @@ def begin(flight: Flight, order: Order, tools: Tools, courier: Courier) -> Follo
         last = load_report(tools.stores, flight)
         seen = survey(tools.stores, flight, run.tiles_of(flight), known_of_report(last))
         todo = [s.tile for s in seen if s.plan(run) is not Plan.CURRENT]
-        save_run(tools.stores, run, flight)
+        _record(run, flight, tools)
         forget_failures(tools.stores, run, {t.tile_id for t in todo})
         tools.ledger.start(run.run_id)
     except FlightsError as error:
+        if error.code is Code.SETTINGS_INVALID:
+            raise
         return unanswered(flight.flight_id, run.run_id, len(flight.tiles), error)
     try:
         courier.submit(run, flight, todo)
     except Unreachable as error:  # it is recorded: where the broker comes back, what was not sent is sent again
         log.warning("%s: %s; not all of it was sent", flight.flight_id, error)
     return Follower(run=run, flight=flight, sent=todo, tools=tools, courier=courier)
+
+
+def _record(run: Run, flight: Flight, tools: Tools) -> None:
+    try:
+        save_run(tools.stores, run, flight)
+    except Refused as refused:
+        message = f"no run record can be kept under {tools.settings.runs} (FLIGHTS_RUNS_URI): {refused}"
+        raise Refused(Code.SETTINGS_INVALID, message) from refused
 
 
 @contextlib.contextmanager

@@ -120,6 +120,13 @@ def _number(value: object) -> float:
     return number
 
 
+def _scale(value: object) -> float:
+    scale = _number(value)
+    if scale <= 0:
+        raise ValueError(f"{_shown(value)} is no scale: reflectance = pixel * scale + offset, and a scale is above 0")
+    return scale
+
+
 def _index(value: object) -> object:
     if not isinstance(value, str) or value not in INDICES:
         raise ValueError(f"{_shown(value)} is not a known index; known are {', '.join(INDICES)}")
@@ -138,6 +145,7 @@ Uri = Annotated[str, BeforeValidator(_uri)]
 ObjectUri = Annotated[str, BeforeValidator(object_uri)]
 SourceUri = Annotated[str, BeforeValidator(_source_uri)]
 Number = Annotated[float, BeforeValidator(_number)]
+Scale = Annotated[float, BeforeValidator(_scale)]
 Nodata = Annotated[float | None, BeforeValidator(_nodata)]
 Role = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 Band = Annotated[int | str, BeforeValidator(_band)]
@@ -153,7 +161,7 @@ class Radiometry(_Frozen):
 
     sensor: str | None = None
     bands: Bands | None = None
-    scale: Number | dict[Role, Number] | None = None
+    scale: Scale | dict[Role, Scale] | None = None
     offset: Number | dict[Role, Number] | None = None
     nodata: dict[Role, Nodata] | Nodata = None
     mask_classes: tuple[str, ...] | None = None

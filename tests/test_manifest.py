@@ -180,6 +180,8 @@ def test_bytes_that_are_no_manifest(raw: bytes, named: list[str]) -> None:
         (document(scale="0.1"), ["scale", "'0.1'"]),
         (document(scale=True), ["scale", "true"]),
         (document(scale=[1]), ["scale"]),
+        (document(scale=0), ["scale: 0 is no scale", "above 0"]),
+        (document(scale={"red": -0.0001, "nir": 0.0001}), ["scale.red: -0.0001 is no scale"]),
         (document(scale={"red": "x"}), ["scale.red", "'x'"]),
         (document(offset={"nir": False}), ["offset.nir", "false"]),
         (document(nodata="none"), ["nodata", "'none'"]),
@@ -528,11 +530,18 @@ def test_what_holds_for_a_tile(flight: dict[str, Any], tile: dict[str, Any], exp
     ("declared", "red", "nir"),
     [(None, None, None), (2, 2, 2), (0, 0, 0), ({"red": 2}, 2, None), ({"red": 2, "nir": 0}, 2, 0)],
 )
-@pytest.mark.parametrize("key", ["scale", "offset", "nodata"])
+@pytest.mark.parametrize("key", ["offset", "nodata"])
 def test_a_number_or_a_number_a_band(key: Any, declared: Any, red: float | None, nir: float | None) -> None:
     parsed = parse(document(**{key: declared}))
     rule = parsed.radiometry(only(parsed))
     assert (rule.declared(key, "red"), rule.declared(key, "nir")) == (red, nir)
+
+
+@pytest.mark.parametrize(("declared", "red", "nir"), [(2, 2, 2), ({"red": 2}, 2, None), ({"red": 2, "nir": 1}, 2, 1)])
+def test_a_scale_or_a_scale_a_band(declared: Any, red: float | None, nir: float | None) -> None:
+    parsed = parse(document(scale=declared))
+    rule = parsed.radiometry(only(parsed))
+    assert (rule.declared("scale", "red"), rule.declared("scale", "nir")) == (red, nir)
 
 
 @pytest.mark.parametrize("word", ["nan", "NaN", "NAN"])
@@ -551,6 +560,7 @@ def test_a_flight_is_frozen() -> None:
 
 names = st.from_regex(r"[A-Za-z0-9_]([A-Za-z0-9_ -]{0,8}[A-Za-z0-9_])?", fullmatch=True)
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**6), 10**6)
+scales = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 nodatas = numbers | st.just("nan")
 roles = st.sampled_from(["red", "nir"])
 words = st.text(
@@ -562,7 +572,7 @@ keys = st.lists(words.filter(lambda w: w.strip() and w not in (".", "..")), min_
 uris = st.one_of(keys, keys.map(lambda k: f"s3://raw/{k}"), keys.map(lambda k: f"/data/{k}"))
 radiometry = {
     "bands": st.fixed_dictionaries({"red": st.integers(1, 50) | words, "nir": st.integers(51, 99)}),
-    "scale": numbers | st.dictionaries(roles, numbers, min_size=1),
+    "scale": scales | st.dictionaries(roles, scales, min_size=1),
     "offset": numbers | st.dictionaries(roles, numbers, min_size=1),
     "nodata": nodatas | st.dictionaries(roles, nodatas, min_size=1),
     "sensor": st.sampled_from(["naip", "odm", "micasense-rededge-mx"]),

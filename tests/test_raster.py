@@ -657,6 +657,21 @@ def test_an_overview_pixel_is_the_mean_of_its_valid_pixels(shape: tuple[int, int
     np.testing.assert_allclose(halved(values), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("compress", ["zstd", "deflate"])
+@pytest.mark.parametrize("empty", [np.s_[:, :], np.s_[:1024, :1024], np.s_[:, :1100], np.s_[900:, 1000:]])
+def test_blocks_of_overviews_that_hold_no_data(tmp_path: Path, empty: Any, compress: str) -> None:
+    """GDAL writes no block in which nothing but nodata is: what it reads back of it must be what was meant."""
+    source = field(2100, 2200)
+    for band in source.values():
+        band[empty] = 0
+    made = make(write_tif(tmp_path / "t.tif", source), cog_compress=compress)
+    assert made.outcome.error is None
+    with rasterio.open(made.path, overview_level=0) as overview:
+        there = np.isnan(overview.read(1))
+    whole = np.isnan(rasterio.open(made.path).read(1))
+    assert (there == whole.reshape(1050, 2, 1100, 2).all(axis=(1, 3))).all()
+
+
 def test_overviews_are_what_gdal_would_make_of_the_product(tmp_path: Path) -> None:
     """But for rounding: GDAL too makes each from the one below it."""
     path = write_product(tmp_path, some_values())

@@ -176,8 +176,10 @@ def halved(values: NDArray[np.float32]) -> NDArray[np.float32]:
     if partial.any():  # some of four are not valid: rare but for edges
         four = np.stack([quarter[partial] for quarter in quarters])
         valid = ~np.isnan(four)
-        with np.errstate(invalid="ignore"):
-            mean[partial] = np.where(valid, four, 0).sum(axis=0) / valid.sum(axis=0)
+        count = valid.sum(axis=0)
+        # The very NaN that is declared as nodata: GDAL leaves a block of nothing else out, and reads that one back.
+        empty = np.full(count.shape, np.nan, np.float32)
+        mean[partial] = np.divide(np.where(valid, four, 0).sum(axis=0), count, out=empty, where=count > 0)
     return mean
 
 

@@ -247,7 +247,10 @@ class S3Store:
             raise
 
     def write(self, uri: str, content: bytes) -> None:
-        self._call(uri, lambda b, k: self.client.put_object(Bucket=b, Key=k, Body=content))
+        try:
+            self._call(uri, lambda b, k: self.client.put_object(Bucket=b, Key=k, Body=content))
+        except Refused as refused:
+            raise Refused(Code.DESTINATION_REFUSED, str(refused)) from refused
 
     def delete(self, uri: str) -> None:
         self._call(uri, lambda b, k: self.client.delete_object(Bucket=b, Key=k))
