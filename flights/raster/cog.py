@@ -92,7 +92,7 @@ class CogWriter:
                 BLOCKSIZE=BLOCK_PX,
                 # Not made by the driver, which encodes them to a file of its own first: a tenth of the whole tile.
                 OVERVIEWS="FORCE_USE_EXISTING" if levels else "NONE",
-                NUM_THREADS=THREADS,
+                NUM_THREADS=self._threads,
                 BIGTIFF="IF_SAFER",
                 **options,
             )
@@ -105,6 +105,11 @@ class CogWriter:
     def stats(self) -> Stats:
         """Statistics of what was written so far."""
         return pool_stats(self._stats) or Stats(pixels=0, count=0, valid_fraction=0.0)
+
+    @property
+    def _threads(self) -> int:
+        """A few blocks are done before threads are up."""
+        return THREADS if self.grid.height * self.grid.width > 4 * BLOCK_PX**2 else 1
 
     def _overviews(self) -> list[Path]:
         """Files of half the size each, until one fits into a block; a pixel is the mean of its valid ones."""
@@ -141,7 +146,7 @@ class CogWriter:
 
     def _verify(self, final: Path) -> None:
         try:
-            with rasterio.open(final, driver="GTiff", NUM_THREADS=THREADS) as product:
+            with rasterio.open(final, driver="GTiff", NUM_THREADS=self._threads) as product:
                 said = (product.height, product.width, product.dtypes[0], product.transform)
                 wanted = (self.grid.height, self.grid.width, "float32", self.grid.transform)
                 if said != wanted or not np.isnan(product.nodata):
@@ -150,7 +155,7 @@ class CogWriter:
                     raise _unverified(f"it is in {crs.name_of(product.crs.to_wkt())}")
                 _compare(product, self._checks[0])
             for level, checks in enumerate(self._checks[1:]):  # what a viewer shows first
-                with rasterio.open(final, driver="GTiff", overview_level=level, NUM_THREADS=THREADS) as overview:
+                with rasterio.open(final, driver="GTiff", overview_level=level, NUM_THREADS=self._threads) as overview:
                     _compare(overview, checks)
         except RasterioError as error:
             raise _unverified(str(error)) from error

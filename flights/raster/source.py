@@ -1,6 +1,7 @@
 """Reading a tile: its header checked before anything is allocated, its bands read window by window."""
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,10 +115,13 @@ class TileSource:
         Decoding is half of a tile: where the other core is free, a tile takes a third less time.
         """
         windows = self.windows(budget // 2)  # two of them are in memory at once
+        window, *more = itertools.islice(windows, 2)
+        if not more:
+            yield window, self.read(window)
+            return
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
-            window = next(windows)
             strip = reader.submit(self._read_in_thread, window)
-            for following in windows:
+            for following in itertools.chain(more, windows):
                 current, strip = strip, reader.submit(self._read_in_thread, following)
                 yield window, current.result()
                 window = following
