@@ -643,7 +643,7 @@ def test_what_is_forbidden_is_refused(s3: Any, tmp_path: Path, deed: str) -> Non
     (tmp_path / "product").write_bytes(b"product")
     with pytest.raises(Refused, match=r"s3://ndvi/t\.tif.*403.*credentials") as caught:
         DEEDS[deed](store, "s3://ndvi/t.tif", tmp_path / "product")
-    assert caught.value.code is (Code.DESTINATION_REFUSED if deed == "publish" else Code.SOURCE_FORBIDDEN)
+    assert caught.value.code is (Code.DESTINATION_REFUSED if deed in ("publish", "write") else Code.SOURCE_FORBIDDEN)
 
 
 @pytest.mark.usefixtures("impatient")
