@@ -42,7 +42,7 @@ CHUNK_BYTES = 2**20
 # Above this a product goes up in parts; S3 takes at most 5 GiB in one PutObject.
 PART_BYTES = 64 * 2**20
 # From this size an object is fetched by several requests at once, and by so many.
-PARALLEL_FROM, FETCHES = 8 * 2**20, 3
+PARALLEL_FROM, FETCHES = 8 * 2**20, 2
 # What one LIST answers at most.
 LIST_KEYS = 1000
 
@@ -182,8 +182,8 @@ class S3Store:
         try:
             with ThreadPoolExecutor(FETCHES, thread_name_prefix="fetch") as pool:
                 os.truncate(fd, pinned.size)
-                ends = (min(stop, pinned.size) for _, stop in ranges)
-                for done in [pool.submit(copy, start, stop) for (start, _), stop in zip(ranges, ends, strict=True)]:
+                there = [(start, min(stop, pinned.size)) for start, stop in ranges if start < pinned.size]
+                for done in [pool.submit(copy, start, stop) for start, stop in there]:
                     done.result()
         except OSError as error:
             raise of_os_error(error, str(path), Code.DISK_FULL) from error
@@ -261,13 +261,12 @@ class S3Store:
             yield from (f"s3://{_split(folder)[0]}/{key}" for key in keys if not key.endswith("/"))
 
     def listing(self, folder: str, names: int) -> dict[str, Stat] | None:
-        bucket, prefix = _split(folder.rstrip("/") + "/")
+        bucket, _ = _split(folder)
+        prefix = f"{folder}/"[len(f"s3://{bucket}/") :]  # as it is spelled: a//b and a/b are two folders
         pages_max = 4 * -(-names // LIST_KEYS) + 1  # many more keys than names: somebody else's
 
         def pages(_bucket: str, _key: str) -> list[Any] | None:
-            pages = self.client.get_paginator("list_objects_v2").paginate(
-                Bucket=bucket, Prefix="" if prefix == "/" else prefix, Delimiter="/"
-            )
+            pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, Delimiter="/")
             listed = list(itertools.islice(pages, pages_max))
             return None if listed and listed[-1].get("IsTruncated") else listed
 
