@@ -28,7 +28,7 @@ from flights.windows import Window, strips
 
 BLOCK_PX = 512
 # Memory for a strip of an overview with the pixels that it is made of.
-_OVERVIEW_BYTES = 32 * 2**20
+_OVERVIEW_BYTES = 8 * 2**20
 PRODUCT_TAG = "FLIGHTS_PRODUCT"
 
 
