@@ -10,7 +10,7 @@ from typing import Any
 import redis
 from celery import bootsteps
 
-from flights.pipeline import free_scratch_bytes
+from flights.pipeline import clear_scratch, free_scratch_bytes
 from flights.settings import Settings, load_settings
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,10 @@ def is_readable(raw: bytes) -> bool:
 
 
 class DiskGuard(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
-    """Stops taking tiles while scratch has no room for one, and takes them again when it has."""
+    """Stops taking tiles while scratch has no room for one, and takes them again when it has.
+
+    What killed processes left there is removed first.
+    """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -176,6 +179,7 @@ class DiskGuard(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no
         self._timer.cancel()
 
     def _look(self, consumer: Any) -> None:
+        clear_scratch(self._settings)
         free = free_scratch_bytes(self._settings)
         if free < self._settings.min_free_bytes and not self._paused:
             # Reports take no room, and a composite says itself that it lacks it.

@@ -137,16 +137,18 @@ def report_flight(self: Task, told: Sequence[Any], run: dict[str, Any]) -> None:
                 return
             report = finalise(current, flight, _outcomes_in(told), at_hand)
         except Transient as error:
-            raise self.retry(exc=error, countdown=min(60, 2**self.request.retries), max_retries=8) from error
+            raise self.retry(exc=error, countdown=2 ** min(6, self.request.retries)) from error
         except Superseded as error:
             log.warning("%s", error)
             return
         except Refused as error:  # no report can be published where it belongs: whoever waits is to say so
             log.error("flight %s has no report: %s", parsed.flight_id, error)
-            end_run(parsed, at_hand)
+            if error.code is Code.DESTINATION_REFUSED:  # nor will it have one later
+                end_run(parsed, at_hand)
+            at_hand.ledger.conclude(parsed.run_id)
             return
-        if not current.is_settled_by(report):
-            composite.apply_async([run])
+    if not current.is_settled_by(report):  # no longer under the claim that it needs itself
+        composite.apply_async([run])
 
 
 @app.task(
@@ -289,9 +291,13 @@ def _hard_limit(run: Run, tile: Tile, at_hand: Tools) -> Iterator[None]:
     worker. Celery's own limit, a message's, stands behind it for code that lets no other thread run.
     """
 
+    ended, deciding = threading.Event(), threading.Lock()
+
     def end() -> None:
-        at_hand.ledger.mark_overrun(run.run_id, tile.tile_id)
-        os.kill(os.getpid(), signal.SIGKILL)
+        with deciding:  # a tile that ends in this very moment waits until it is known that it did not end in time
+            if not ended.is_set():
+                at_hand.ledger.mark_overrun(run.run_id, tile.tile_id)
+                os.kill(os.getpid(), signal.SIGKILL)
 
     watch = threading.Timer(at_hand.settings.tile_hard_limit_s, end)
     watch.daemon = True
@@ -300,6 +306,8 @@ def _hard_limit(run: Run, tile: Tile, at_hand: Tools) -> Iterator[None]:
         yield
     finally:
         watch.cancel()
+        with deciding:
+            ended.set()
 
 
 @contextmanager

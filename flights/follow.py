@@ -74,8 +74,8 @@ class Follower:
             stat = self.tools.stores.stat(self.flight.report_uri)
             if stat == self._report_seen and not concluded:  # still the one of the last look
                 return
-            self._report_seen = stat
             report = load_report(self.tools.stores, self.flight)
+            self._report_seen = stat
         except FlightsError as error:
             log.warning("%s: storage does not answer: %s", self.flight.flight_id, error)
             report = None

@@ -4,8 +4,9 @@ The waiting command does it for its own flights, the sweep for everybody's. Both
 twice costs a look at its product.
 """
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -60,15 +61,10 @@ def lost_tiles(run: Run, flight: Flight, tools: Tools) -> list[Tile]:
 def sweep(tools: Tools, courier: Courier) -> list[Mended]:
     """Mend every recorded run that has no last word and makes no progress; Unreachable where storage is."""
     mended = []
-    for record in tools.stores.folders(tools.settings.runs):
-        try:
-            done = _mend(record, tools, courier)
-        except Unreachable:
-            raise
-        except FlightsError as error:
-            log.warning("%s could not be mended: %s", record, error)
-            continue
-        mended += [done] if done else []
+    for record in _reached(tools, "mended"):
+        with record as uri:
+            done = _mend(uri, tools, courier)
+            mended += [done] if done else []
     return mended
 
 
@@ -99,16 +95,35 @@ def _is_stuck(run: Run, tools: Tools) -> bool:
 def clean(tools: Tools) -> int:
     """Remove temporary files and unfinished uploads that killed writers left where recorded flights write; how many."""
     removed = 0
-    for record in tools.stores.folders(tools.settings.runs):
-        try:
-            _, flight = load_run(tools.stores, record)
-            for folder, names in _written(flight, record).items():
+    for record in _reached(tools, "cleaned"):
+        with record as uri:
+            _, flight = load_run(tools.stores, uri)
+            for folder, names in _written(flight, uri).items():
                 removed += tools.stores.clean(folder, names, tools.settings.stale_after_s)
-        except Unreachable:
-            raise
-        except FlightsError as error:
-            log.warning("%s could not be cleaned: %s", record, error)
     return removed
+
+
+def _reached(tools: Tools, deed: str) -> Iterator[contextlib.AbstractContextManager[str]]:
+    """Every run record, to be worked on in a block of its own: one flight's storage is no other flight's matter.
+
+    Unreachable where none of them could be reached.
+    """
+    reached, lost = 0, None
+
+    @contextlib.contextmanager
+    def tried(record: str) -> Iterator[str]:
+        nonlocal reached, lost
+        try:
+            yield record
+            reached += 1
+        except FlightsError as error:
+            log.warning("%s could not be %s: %s", record, deed, error)
+            lost = error if isinstance(error, Unreachable) else lost
+
+    for record in tools.stores.folders(tools.settings.runs):
+        yield tried(record)
+    if lost and not reached:
+        raise lost
 
 
 def _written(flight: Flight, record: str) -> dict[str, set[str]]:

@@ -126,12 +126,10 @@ class Listed:
         `known` is what somebody has told of a product there: it holds where that very object still lies there.
         """
         if known is not None and folder_of(uri) in self._folders:
-            stat = self.stat(uri)
-            if stat is None:
-                return None
-            if stat.identity == known[0]:
-                return Published(stat, known[1])
-        elif uri.startswith("s3://") and folder_of(uri) in self._folders and self.stat(uri) is None:
+            there = self._folders[folder_of(uri)].get(uri)
+            if there and there.identity == known[0]:
+                return Published(there, known[1])
+        if uri.startswith("s3://") and folder_of(uri) in self._folders and self.stat(uri) is None:
             return None
         return look_at_product(self._stores, uri)
 

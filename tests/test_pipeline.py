@@ -1107,7 +1107,7 @@ def wide_field(shape: tuple[int, int] = (700, 900)) -> Bands:
     return {role: np.maximum(values, 1) for role, values in synthetic.field(*shape).items()}
 
 
-def put_header_first(bench: Bench, bands: Bands, **options: Any) -> int:
+def put_header_first(bench: Bench, bands: Bands, tags: Mapping[str, str] | None = None, **options: Any) -> int:
     """A source as COGs are: its header at the start, since it is complete before the pixels come. Its size."""
     path = bench.folder / "made.tif"
     height, width = bands["red"].shape
@@ -1115,6 +1115,7 @@ def put_header_first(bench: Bench, bands: Bands, **options: Any) -> int:
     profile |= {"dtype": "uint16", "nodata": 0, "crs": "EPSG:32615", "transform": synthetic.place()}
     profile |= {"tiled": True, "blockxsize": 256, "blockysize": 256} | options
     with rasterio.open(path, "w", **profile) as out:
+        out.update_tags(**(tags or {}))
         out.write(np.stack(list(bands.values())))
     bench.stores.write(bench.uri("raw/t1.tif"), path.read_bytes())
     return path.stat().st_size
@@ -1143,7 +1144,7 @@ def spans(asked: Sequence[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("bench", ["s3"], indirect=True)
-@pytest.mark.parametrize("compress", ["deflate", "none"])
+@pytest.mark.parametrize("compress", ["deflate", "zstd", "lzw"])
 def test_only_the_bands_in_use_are_fetched(bench: Bench, monkeypatch: pytest.MonkeyPatch, compress: str) -> None:
     bands = wide_field()
     size = put_header_first(bench, bands, interleave="band", compress=compress)
@@ -1153,6 +1154,36 @@ def test_only_the_bands_in_use_are_fetched(bench: Bench, monkeypatch: pytest.Mon
     same(bench.pixels(outcome.dst_uri), ndvi(bands))
     assert "" not in asked
     assert sum(spans(asked)) < 0.7 * size
+
+
+@pytest.mark.parametrize("bench", ["s3"], indirect=True)
+@pytest.mark.parametrize("compress", ["deflate", "none"])
+def test_a_mask_that_looks_at_every_band_has_them_all_fetched(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, compress: str
+) -> None:
+    """NODATA_VALUES: GDAL calls a pixel nodata where every band of the file is."""
+    bands = wide_field()
+    for values in bands.values():
+        values[:300] = 65535
+    tags = {"NODATA_VALUES": " ".join(["65535"] * len(bands))}
+    put_header_first(bench, bands, tags, interleave="band", compress=compress, nodata=None)
+    fetched(bench, monkeypatch)
+    (outcome,) = bench.make(bench.flight())
+    assert outcome.error is None
+    pixels = bench.pixels(outcome.dst_uri)
+    assert np.isnan(pixels[:300]).all()
+    same(pixels[300:], ndvi({role: values[300:] for role, values in bands.items()}))
+
+
+@pytest.mark.parametrize("bench", ["s3"], indirect=True)
+def test_a_file_that_is_cut_off_is_corrupt_however_it_is_fetched(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_header_first(bench, wide_field(), interleave="band", compress="deflate")
+    raw = bench.stores.read(bench.uri("raw/t1.tif")) or b""
+    bench.stores.write(bench.uri("raw/t1.tif"), raw[: len(raw) // 2])
+    fetched(bench, monkeypatch)
+    (outcome,) = bench.make(bench.flight())
+    assert outcome.error is not None
+    assert outcome.error.code == "source_corrupt"
 
 
 @pytest.mark.parametrize("bench", ["s3"], indirect=True)

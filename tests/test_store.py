@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -775,3 +776,46 @@ def test_classify(error: ClientError | BotoCoreError, kind: type[FlightsError], 
     assert ours.code is code
     assert ours.transient is not isinstance(ours, Refused)
     assert "s3://raw/t.tif" in str(ours)
+
+
+# ---------------------------------------------------------------- listings
+
+
+def test_a_listing_beside_a_busy_writer(tmp_path: Path) -> None:
+    """Names that come and go while a folder is looked at are nobody's fault."""
+    store, over = LocalStore(), threading.Event()
+    (tmp_path / "t.tif").write_bytes(b"tile")
+
+    def churn() -> None:
+        while not over.is_set():
+            (tmp_path / "t.part").write_bytes(b"")
+            (tmp_path / "t.part").unlink()
+
+    writer = threading.Thread(target=churn)
+    writer.start()
+    try:
+        for _ in range(2000):
+            listed = store.listing(str(tmp_path), 8)
+            assert listed is not None
+            assert listed[str(tmp_path / "t.tif")] == store.stat(str(tmp_path / "t.tif"))
+    finally:
+        over.set()
+        writer.join()
+
+
+def test_what_cannot_be_listed_is_asked_for(tmp_path: Path, s3: Any) -> None:
+    (tmp_path / "t.tif").write_bytes(b"tile")
+    assert LocalStore().listing(str(tmp_path / "t.tif"), 8) is None
+    assert LocalStore().listing(str(tmp_path / "nowhere"), 8) is None
+    assert S3Store().listing("s3://nowhere/raw", 8) is None
+    store = S3Store()
+    answers(store, "ListObjectsV2", 403, "AccessDenied")
+    assert store.listing("s3://raw/tiles", 8) is None
+
+
+def test_a_folder_of_somebody_elses_is_not_listed_to_its_end(s3: Any) -> None:
+    for i in range(12):
+        s3.put_object(Bucket="raw", Key=f"in/{i}", Body=b"")
+    store = S3Store()
+    small_pages(store)
+    assert store.listing("s3://raw/in", 8) is None  # five pages of two keys, and there are more

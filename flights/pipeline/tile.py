@@ -13,7 +13,7 @@ from flights.manifest import Flight, Tile
 from flights.pipeline.tools import Tools, has_room, retried, scratch_folder
 from flights.quality import Limits, judge
 from flights.raster.cog import PRODUCT_TAG, CogWriter
-from flights.raster.layout import read_layout
+from flights.raster.layout import LEADER_BYTES, read_layout
 from flights.raster.source import Strip, TileSource, TileSpec, open_tile, reading
 from flights.report import BandUse, Product, Quality, TileOutcome, TileState, failed
 from flights.runs import Job, Run, check_authority, save_failure
@@ -168,8 +168,11 @@ def _fetch_bands(uri: str, path: Path, stat: Stat, spec: TileSpec, tools: Tools)
     if layout is None:
         return False
     with reading(uri), open_tile({"": path}, spec) as raster:
-        needed = raster.file_bands
-    tools.stores.fetch_ranges(uri, path, stat, layout.ranges_of(needed))
+        # A mask may look at bands that are not in use (of NODATA_VALUES at all of them), or at what lies elsewhere.
+        masked, ranges = any(band.mask_of for band in raster.bands.values()), layout.ranges_of(raster.file_bands)
+    if masked or any(stop > stat.size + LEADER_BYTES for _, stop in ranges):  # cut off: the whole of it says so best
+        return False
+    tools.stores.fetch_ranges(uri, path, stat, ranges)
     return True
 
 

@@ -35,7 +35,11 @@ def open_raster(path: Path, name: str) -> Any:
         raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is not a GeoTIFF: it starts with {start!r}")
     _check_sidecars(path, name, driver)
     try:
-        return rasterio.open(path, driver=driver, **({"NUM_THREADS": THREADS} if driver == "GTiff" else {}))
+        dataset = rasterio.open(path, driver=driver)
+        if driver == "GTiff" and dataset.compression:  # else there is nothing to decode
+            dataset.close()
+            dataset = rasterio.open(path, driver=driver, NUM_THREADS=THREADS)
+        return dataset
     except RasterioIOError as error:
         detail = str(error).replace(str(path), path.name)
         raise Refused(

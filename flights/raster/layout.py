@@ -11,12 +11,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 # Bytes beside a block that a COG's reader may look at: its size before it, its last four bytes again after it.
-_LEADER = 4
+LEADER_BYTES = 4
 # Two ranges nearer than this are fetched as one: a request costs more than the bytes between.
 GAP_BYTES = 128 * 1024
 # Pages of a file that are looked at; one with more is unusual.
 _PAGES_MAX = 64
 
+_COMPRESSION, _NONE = 259, 1
 _SUBFILE, _STRIP_OFFSETS, _STRIP_COUNTS, _PLANAR = 254, 273, 279, 284
 _SAMPLES, _TILE_OFFSETS, _TILE_COUNTS = 277, 324, 325
 _REDUCED_PAGE, _SEPARATE = 1, 2
@@ -41,7 +42,7 @@ class Layout:
         """What has to be there for these bands (from 1) to be read; near ranges as one."""
         each = len(self.blocks) // self.bands
         wanted = sorted(
-            (max(0, start - _LEADER), stop + _LEADER)
+            (max(0, start - LEADER_BYTES), stop + LEADER_BYTES)
             for band in bands
             for start, stop in self.blocks[(band - 1) * each : band * each]
             if stop > start  # a sparse block lies nowhere
@@ -83,7 +84,10 @@ class _Head:
             (count,) = self.numbers("Q" if self.big else "H", at)
             at += 8 if self.big else 2
             size = 20 if self.big else 12
-            tags = dict(self._tag(at + i * size) for i in range(count))
+            tags: dict[int, tuple[int, ...]] = {}
+            for i in range(count):
+                tag, values = self._tag(at + i * size)
+                tags.setdefault(tag, values)  # of two the first counts, as for libtiff
             pages.append(tags)
             (at,) = self.numbers("Q" if self.big else "I", at + count * size)
         return pages
@@ -103,11 +107,14 @@ class _Head:
 def read_layout(head: bytes) -> Layout | None:
     """The layout that a file's first bytes tell; None where they don't, or where all of the file is needed anyway.
 
-    That is a file whose bands are interleaved by pixel, and one with a mask or further images beside its overviews.
+    That is a file whose bands are interleaved by pixel, one with a mask or further images beside its overviews, and one
+    that is not compressed: of such a block libtiff reads what its size should be, whatever its byte count says.
     """
     try:
         first, *others = _Head(head).pages()
     except (_NotThere, ValueError):
+        return None
+    if first.get(_COMPRESSION, (_NONE,)) == (_NONE,):
         return None
     if first.get(_PLANAR, (1,)) != (_SEPARATE,) or first.get(_SUBFILE, (0,)) != (0,):
         return None

@@ -92,13 +92,15 @@ class LocalStore:
 
     def listing(self, folder: str, names: int) -> dict[str, Stat] | None:
         del names  # a look at a folder costs less than a look at two files
-        if not os.path.isdir(folder):
-            return {}
-        with _named(folder, Code.SOURCE_FORBIDDEN):
-            real = os.path.realpath(folder)
-            # A link is looked at by `stat`, which follows it.
-            entries = [e for e in os.scandir(folder) if not e.is_symlink() and e.is_file()]
-            return {f"{folder}/{e.name}": _stat_of(f"{real}/{e.name}", e.stat()) for e in entries}
+        real, found = os.path.realpath(folder), {}
+        try:
+            for entry in os.scandir(folder):
+                with contextlib.suppress(FileNotFoundError):  # gone meanwhile: somebody's temporary file
+                    if not entry.is_symlink() and entry.is_file():  # a link is looked at by `stat`, which follows it
+                        found[f"{folder}/{entry.name}"] = _stat_of(f"{real}/{entry.name}", entry.stat())
+        except OSError:  # no folder, or one that may not be listed: each file is asked for, and says what is wrong
+            return None
+        return found
 
     def folders(self, folder: str) -> Iterator[str]:
         if os.path.isdir(folder):

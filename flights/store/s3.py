@@ -130,7 +130,7 @@ class S3Store:
             self._fetch_at_once(uri, path, pinned)
             return
         head = self._pinned(uri, lambda b, k: self.client.head_object(Bucket=b, Key=k, ChecksumMode="ENABLED"))
-        if head["ETag"] != pinned.etag:
+        if _identity(head["ETag"], head["ContentLength"]) != pinned.identity:
             raise SourceChanged(f"{uri} was replaced while the tile was being made")
         step = -(-pinned.size // FETCHES)
         starts = range(0, pinned.size, step)
@@ -183,8 +183,12 @@ class S3Store:
             with ThreadPoolExecutor(FETCHES, thread_name_prefix="fetch") as pool:
                 os.truncate(fd, pinned.size)
                 there = [(start, min(stop, pinned.size)) for start, stop in ranges if start < pinned.size]
-                for done in [pool.submit(copy, start, stop) for start, stop in there]:
-                    done.result()
+                try:
+                    for done in [pool.submit(copy, start, stop) for start, stop in there]:
+                        done.result()
+                except BaseException:  # a fault, or a limit that has run out: what has not begun need not
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
         except OSError as error:
             raise of_os_error(error, str(path), Code.DISK_FULL) from error
         finally:

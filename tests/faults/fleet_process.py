@@ -21,7 +21,7 @@ from typing import Any
 
 import redis
 
-from fleet import KEY_PREFIX
+from fleet import DISK_EVERY_S, KEY_PREFIX
 from flights.embedded import server_binary
 from tests.conftest import free_port
 from tests.processes import (
@@ -260,10 +260,12 @@ class Fleet:
             os.utime(path, (0, 0))
         self.sweep()
         assert [path for path in left if path.exists()] == []
-        dead = [
-            f for f in (self.state / "scratch").glob("work-*") if not Path(f"/proc/{f.name.split('-')[-2]}").exists()
-        ]
-        assert dead == []
+
+        def dead() -> list[Path]:
+            folders = (self.state / "scratch").glob("work-*")
+            return [f for f in folders if not Path(f"/proc/{f.name.split('-')[-2]}").exists()]
+
+        await_("what killed processes left is removed", lambda: not dead(), 3 * DISK_EVERY_S)
 
     def close(self) -> None:
         """End all of it."""
