@@ -1,5 +1,6 @@
 """The run's state in Redis, against a real server; and what is left of it without one."""
 
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -45,6 +46,12 @@ def awaited(happened: Callable[[], object], within_s: float = 20) -> None:
     while not happened():
         assert time.monotonic() < deadline, "it never happened"
         threading.Event().wait(0.01)
+
+
+def counted(ledger: Ledger, run_id: str) -> Progress | None:
+    """How far a run is, whenever it moved last: a busy machine takes its time between two lines."""
+    found = ledger.progress(run_id)
+    return found and dataclasses.replace(found, quiet_s=0.0)
 
 
 # ---------------------------------------------------------------- claims
@@ -181,7 +188,7 @@ def test_a_tile_counts_once_under_its_last_state(ledger: Ledger, server: Any, ca
         server.script_flush()  # a server that was restarted knows no script
     assert ledger.progress("run") == wanted
     assert wanted.settled == len({tile_id for tile_id, _ in notes})
-    assert ledger.progress("another") == Progress(failed=1)
+    assert counted(ledger, "another") == Progress(failed=1)
 
 
 def test_notes_from_many_at_once_are_all_counted(redis_url: str) -> None:
@@ -205,17 +212,17 @@ def test_notes_from_many_at_once_are_all_counted(redis_url: str) -> None:
 def test_the_life_of_a_run(ledger: Ledger, server: Any) -> None:
     assert ledger.progress("run") is None
     ledger.start("run")
-    assert ledger.progress("run") == Progress()
+    assert counted(ledger, "run") == Progress()
     with ledger.claim("tile", LEASE_S, "run"):
-        assert ledger.progress("run") == Progress(alive=True)
+        assert counted(ledger, "run") == Progress(alive=True)
         ledger.note("run", outcome("a", "done"))
-    assert ledger.progress("run") == Progress(done=1, alive=True)
+    assert counted(ledger, "run") == Progress(done=1, alive=True)
     server.delete(f"{PREFIX}beat:run")  # a lease later
     ledger.conclude("run")
-    assert ledger.progress("run") == Progress(done=1, concluded=True)
+    assert counted(ledger, "run") == Progress(done=1, concluded=True)
     ledger.conclude("run")
     ledger.start("run")
-    assert ledger.progress("run") == Progress(done=1, concluded=True)
+    assert counted(ledger, "run") == Progress(done=1, concluded=True)
 
 
 def test_everything_is_ours_by_name_and_gone_in_the_end(ledger: Ledger, server: Any) -> None:
@@ -376,5 +383,5 @@ def test_redis_may_be_wiped_in_the_middle(ledger: Ledger, server: Any) -> None:
         assert ledger.progress("run") is None
         assert ledger.begin_delivery("run", "tile") == 1
         ledger.note("run", outcome("b", "done"))
-    assert ledger.progress("run") == Progress(done=1)
+    assert counted(ledger, "run") == Progress(done=1)
     ledger.end_delivery("run", "tile")
