@@ -132,11 +132,16 @@ class S3Store:
         head = self._pinned(uri, lambda b, k: self.client.head_object(Bucket=b, Key=k, ChecksumMode="ENABLED"))
         if _identity(head["ETag"], head["ContentLength"]) != pinned.identity:
             raise SourceChanged(f"{uri} was replaced while the tile was being made")
+        stored = stored_of(head)
+        if (
+            stored is None
+        ):  # none, or one that this answer does not tell as what it is: a single GET tells and checks it
+            self._fetch_at_once(uri, path, pinned)
+            return
         step = -(-pinned.size // FETCHES)
         starts = range(0, pinned.size, step)
         self.fetch_ranges(uri, path, pinned, [(start, min(start + step, pinned.size)) for start in starts])
-        if stored := stored_of(head):
-            self._pinned(uri, lambda bucket, key: self._check(uri, path, stored, bucket, key))
+        self._pinned(uri, lambda bucket, key: self._check(uri, path, stored, bucket, key))
 
     def _fetch_at_once(self, uri: str, path: Path, pinned: Stat) -> None:
         def copy(bucket: str, key: str) -> int:
