@@ -17,7 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
+try:
+    import click
+except ModuleNotFoundError:
+    sys.exit("flights is not installed for this Python; run `make demo` once, then .venv/bin/python run_batch.py")
 
 if TYPE_CHECKING:
     from flights.follow import Follower
@@ -187,25 +190,28 @@ def _take_in(
             if first is not None:
                 message = f"{uri}: flight_id {flight.flight_id!r} is already in this run, from {first}"
                 raise ManifestRefused(Code.TILE_CLASH, message, flight.flight_id)
-            if not flight_ids or flight.flight_id in flight_ids:
-                accepted[i] = flight
+            accepted[i] = flight
         except ManifestRefused as error:
             refusals[i] = refused(error.flight_id, error)
-    _check_selection(accepted, refusals, flight_ids, tile_ids)
-    if flight_ids:  # a refused manifest of another flight is not what was asked for
+    if flight_ids:  # of another flight neither its tiles nor a refused manifest is what was asked for
+        _check_known(
+            "flight", flight_ids, {f.flight_id for f in accepted.values()} | {r.flight_id for r in refusals.values()}
+        )
+        accepted = {i: f for i, f in accepted.items() if f.flight_id in flight_ids}
         refusals = {i: r for i, r in refusals.items() if not r.flight_id or r.flight_id in flight_ids}
+    if not refusals:
+        _check_known("tile", tile_ids, {t.tile_id for f in accepted.values() for t in f.tiles})
     return accepted, refusals
 
 
-def _check_selection(
-    accepted: dict[int, Flight], refusals: dict[int, FlightReport], flight_ids: Sequence[str], tile_ids: Sequence[str]
-) -> None:
-    known = {f.flight_id for f in accepted.values()} | {r.flight_id for r in refusals.values()}
-    tiles = {t.tile_id for f in accepted.values() for t in f.tiles}
-    for what, asked, there in (("flight", flight_ids, known), ("tile", tile_ids, tiles)):
-        strange = [name for name in asked if name not in there]
-        if strange and not (what == "tile" and refusals):
-            raise click.UsageError(f"no {what} {', '.join(map(repr, strange))} in the manifests given")
+def _check_known(what: str, asked: Sequence[str], known: set[str]) -> None:
+    from flights.hints import did_you_mean
+
+    strange = [name for name in asked if name not in known]
+    if strange:
+        hint = did_you_mean(strange[0], known)
+        said = f"no {what} {', '.join(map(repr, strange))} in the manifests given"
+        raise click.UsageError(f"{said}; {hint}" if hint else said)
 
 
 def _run_flights(
@@ -428,15 +434,13 @@ def _derive(name: str, settings: Settings, stores: Any) -> tuple[Flight, FlightR
 
 def _check_recorded(flight_id: str, settings: Settings, stores: Any) -> None:
     """Refuse an id of which there is no record, with the ids that it may stand for."""
-    import difflib
-
     from flights.errors import Code, Refused
+    from flights.hints import did_you_mean
+    from flights.runs import records
 
-    known = {uri.rsplit("/", 1)[-1]: uri for uri in stores.folders(settings.runs)}
+    known = records(stores, settings.runs)
     if flight_id not in known:
-        by_lower = {name.lower(): name for name in known}
-        near = [by_lower[name] for name in difflib.get_close_matches(flight_id.lower(), by_lower, n=3)]
-        hint = f"did you mean {' or '.join(near)}?" if near else "name its manifest instead"
+        hint = did_you_mean(flight_id, known, "name its manifest instead")
         message = f"no run of flight {flight_id!r} is recorded under {settings.runs}; {hint}"
         raise Refused(Code.MANIFEST_MISSING, message)
 

@@ -121,4 +121,6 @@ def of_os_error(error: OSError, name: str, otherwise: Code) -> FlightsError:
         return Transient(Code.STORAGE_UNAVAILABLE, f"{name}: {error.strerror}")
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return Refused(otherwise, f"{name}: a file lies where a folder of its path is needed")
+    if error.errno == errno.ENOENT and otherwise is Code.DESTINATION_REFUSED:
+        return Refused(otherwise, f"{name}: no folder can be made there")
     return Refused(otherwise, f"{name}: {error.strerror or error}")

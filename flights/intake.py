@@ -5,7 +5,7 @@ import os
 from flights.errors import Code, ManifestRefused, Refused
 from flights.manifest import Flight, folder_of, join_uri, object_uri, parse_manifest
 from flights.runs import record_uri
-from flights.store import SIDECARS, Stores
+from flights.store import SIDECARS, Stat, Stores
 
 # A tile takes about 300 bytes; a million of them still fit.
 MAX_MANIFEST_BYTES = 512 * 2**20
@@ -18,10 +18,7 @@ def load_flight(stores: Stores, uri: str, runs_uri: str = "") -> Flight:
     """
     try:
         where = _absolute(uri)
-        stat = stores.stat(where)
-        if stat is None:
-            lacking = "there is no such object, or no such bucket" if where.startswith("s3://") else "does not exist"
-            raise ManifestRefused(Code.MANIFEST_MISSING, lacking)
+        stat = _stat(stores, where)
         if stat.size > MAX_MANIFEST_BYTES:
             raise ManifestRefused(
                 Code.MANIFEST_INVALID, f"{stat.size} bytes; a manifest has at most {MAX_MANIFEST_BYTES}"
@@ -36,6 +33,18 @@ def load_flight(stores: Stores, uri: str, runs_uri: str = "") -> Flight:
     except Refused as refused:
         raise ManifestRefused(refused.code, str(refused)) from refused
     return flight
+
+
+def _stat(stores: Stores, where: str) -> Stat:
+    try:
+        if stat := stores.stat(where):
+            return stat
+        lacking = "does not exist"
+    except Refused as refused:
+        if refused.code is not Code.SOURCE_MISSING:
+            raise
+        lacking = str(refused).removeprefix(f"{where}: ")
+    raise ManifestRefused(Code.MANIFEST_MISSING, lacking)
 
 
 def _absolute(uri: str) -> str:

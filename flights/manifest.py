@@ -3,7 +3,6 @@
 What only storage can tell (whether two URIs are one object) is checked by `intake`.
 """
 
-import difflib
 import json
 import math
 import os.path
@@ -27,6 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from flights.bands import COLOURS
 from flights.errors import Code, FlightsError, ManifestRefused
+from flights.hints import did_you_mean
 from flights.indices import INDICES
 from flights.sensors import SensorProfile, find_profile
 
@@ -36,6 +36,7 @@ MAX_TILES = 1_000_000
 # An error that only says that a value is of the other kind that a key may have.
 _ELSE = "of_the_other_kind"
 _NAME = re.compile(r"[\w-](?:[\w .-]*[\w-])?")
+_ROLE = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
 def _shown(value: object) -> str:
@@ -50,6 +51,13 @@ def _name(value: object) -> str:
             f"{_shown(value)} is no name: letters, digits, '.', '_', '-' and inner spaces, no path, at most 120 bytes"
         )
     return value
+
+
+def _tenant(value: object) -> str:
+    name = _name(value)
+    if " " in name:
+        raise ValueError(f"{_shown(value)} holds a space: a tenant is part of the name of a queue, which workers list")
+    return name
 
 
 def _epsg(value: object) -> int:
@@ -92,6 +100,13 @@ def _source_uri(value: object) -> str:
     return object_uri(value)
 
 
+def _role(value: object) -> str:
+    if not isinstance(value, str) or not _ROLE.fullmatch(value):
+        hint = f"; did you mean {value.lower()}?" if isinstance(value, str) and _ROLE.fullmatch(value.lower()) else ""
+        raise ValueError(f"{_shown(value)} is no name of a band: lower-case letters, digits and '-'{hint}")
+    return value
+
+
 def _band(value: object) -> int | str:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535:
         return value
@@ -129,7 +144,9 @@ def _scale(value: object) -> float:
 
 def _index(value: object) -> object:
     if not isinstance(value, str) or value not in INDICES:
-        raise ValueError(f"{_shown(value)} is not a known index; known are {', '.join(INDICES)}")
+        known = f"known are {', '.join(INDICES)}"
+        hint = did_you_mean(value, INDICES, known) if isinstance(value, str) else known
+        raise ValueError(f"{_shown(value)} is not a known index; {hint}")
     return value
 
 
@@ -140,6 +157,7 @@ def _tiles(value: object) -> object:
 
 
 Name = Annotated[str, BeforeValidator(_name)]
+Tenant = Annotated[str, BeforeValidator(_tenant)]
 Epsg = Annotated[int, BeforeValidator(_epsg)]
 Uri = Annotated[str, BeforeValidator(_uri)]
 ObjectUri = Annotated[str, BeforeValidator(object_uri)]
@@ -147,7 +165,7 @@ SourceUri = Annotated[str, BeforeValidator(_source_uri)]
 Number = Annotated[float, BeforeValidator(_number)]
 Scale = Annotated[float, BeforeValidator(_scale)]
 Nodata = Annotated[float | None, BeforeValidator(_nodata)]
-Role = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+Role = Annotated[str, BeforeValidator(_role)]
 Band = Annotated[int | str, BeforeValidator(_band)]
 Bands = Annotated[dict[Role, Band], Field(min_length=1)]
 
@@ -207,7 +225,7 @@ class Flight(Radiometry):
     """One flight, complete in itself: every URI absolute, every tile with its destination."""
 
     flight_id: Name
-    tenant: Name | None = None
+    tenant: Tenant | None = None
     out_uri: Uri = ""
     acquired: datetime | None = None
     index: Annotated[str, BeforeValidator(_index)] = "ndvi"
@@ -311,7 +329,9 @@ def _decode(raw: bytes) -> Any:
     try:
         return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
-        raise ManifestRefused(Code.MANIFEST_NOT_JSON, f"not UTF-8: {error.reason} at byte {error.start}") from None
+        tiff = raw[:2] in (b"II", b"MM") and b"\0" in raw[:4]
+        what = "a raster, not a manifest" if tiff else f"not UTF-8 ({error.reason} at byte {error.start})"
+        raise ManifestRefused(Code.MANIFEST_NOT_JSON, f"{what}; a manifest is JSON in UTF-8") from None
     except json.JSONDecodeError as error:
         raise ManifestRefused(Code.MANIFEST_NOT_JSON, _not_json(error)) from None
     except (ValueError, RecursionError) as error:
@@ -326,6 +346,10 @@ def _not_json(error: json.JSONDecodeError) -> str:
     if before.endswith(",") and rest[:1] in ("}", "]"):
         line = before.count("\n") + 1
         return f"not JSON: a comma too many before {rest[0]!r}, at the end of line {line}"
+    if rest.startswith(("//", "/*", "#")):
+        return f"not JSON, which has no comments: {rest.splitlines()[0]!r} at line {error.lineno}"
+    if rest.startswith("'"):
+        return f"not JSON: strings stand in double quotes; {rest.splitlines()[0]!r} at line {error.lineno}"
     near = " ".join(error.doc[max(0, error.pos - 20) : error.pos + 20].split())
     return f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}, near {near!r}"
 
@@ -380,7 +404,6 @@ _WORDS = {
     "tuple_type": "must be a list",
     "string_type": "must be a string",
     "too_short": "is empty",
-    "string_pattern_mismatch": "is no name of a band: lower-case letters, digits and '-'",
 }
 
 
@@ -401,8 +424,7 @@ def _unknown_key(loc: Sequence[int | str]) -> str:
     here, elsewhere = (Tile, Flight) if of_tile else (Flight, Tile)
     if key in elsewhere.model_fields:
         return f"unknown key: it belongs to {'the flight, not to a tile' if of_tile else 'each of the tiles'}"
-    near = difflib.get_close_matches(key.lower(), here.model_fields, n=1)
-    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; known are {', '.join(here.model_fields)}"
+    return "unknown key; " + did_you_mean(key, here.model_fields, f"known are {', '.join(here.model_fields)}")
 
 
 def _resolved(flight: Flight, base_uri: str) -> Flight:
@@ -469,7 +491,10 @@ def _check_one_file(index: str, tile: Tile, rule: Radiometry) -> None:
                 f"from band {twice!r}; {index} needs a band of its own for each"
             )
     elif profile is None:
-        raise _invalid(f"tile {tile.tile_id!r}: neither `sensor` nor `bands` says which band is which")
+        raise _invalid(
+            f"tile {tile.tile_id!r}: neither `sensor` nor `bands` says which band is which; name the `sensor` "
+            f"(`run_batch.py sensors` lists the known ones), or give `bands` the numbers of {', '.join(roles)}"
+        )
     elif profile.layout == "files":
         files = ", ".join(f'"{role}": ...' for role in roles)
         raise _invalid(
@@ -488,9 +513,10 @@ def _check_band_names(index: str, tile: Tile, rule: Radiometry, flight: Flight) 
         named = [name for said in (tile, flight) if isinstance(value := getattr(said, key), dict) for name in value]
         strange = [name for name in named if name not in known]
         if strange:
+            used = f"{index} uses {', '.join(INDICES[index].roles)}"
             raise _invalid(
                 f"tile {tile.tile_id!r}: {key} names {', '.join(strange)}, which is no band of "
-                f"{profile.slug if profile else index}; {index} uses {', '.join(INDICES[index].roles)}"
+                f"{profile.slug if profile else index}; {did_you_mean(strange[0], known, used)}"
             )
 
 

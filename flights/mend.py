@@ -14,7 +14,7 @@ from typing import Protocol
 from flights.errors import FlightsError, Unreachable
 from flights.manifest import Flight, Tile
 from flights.pipeline import Tools
-from flights.runs import Run, failed_tiles, has_ended, load_report, load_run
+from flights.runs import Run, failed_tiles, has_ended, load_report, load_run, records
 from flights.survey import known_of_report, survey
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def _reached(tools: Tools, deed: str) -> Iterator[contextlib.AbstractContextMana
             log.warning("%s could not be %s: %s", record, deed, error)
             lost = error if isinstance(error, Unreachable) else lost
 
-    for record in tools.stores.folders(tools.settings.runs):
+    for record in records(tools.stores, tools.settings.runs).values():
         yield tried(record)
     if lost and not reached:
         raise lost

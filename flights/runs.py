@@ -86,6 +86,15 @@ def record_uri(runs_uri: str, flight_id: str) -> str:
     return join_uri(runs_uri, flight_id)
 
 
+def records(stores: Stores, runs_uri: str) -> dict[str, str]:
+    """Every run record by its flight's id; Refused where the place of records is none."""
+    try:
+        return {uri.rsplit("/", 1)[-1]: uri for uri in stores.folders(runs_uri)}
+    except Refused as refused:
+        message = f"run records cannot be listed under {runs_uri} (FLIGHTS_RUNS_URI): {refused}"
+        raise Refused(Code.SETTINGS_INVALID, message) from refused
+
+
 def save_run(stores: Stores, run: Run, flight: Flight) -> None:
     """Write the record; `run.json` last, since it is what a reader starts from."""
     stores.write(join_uri(run.record_uri, "manifest.json"), flight.model_dump_json(indent=1).encode())

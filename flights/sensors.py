@@ -3,7 +3,6 @@
 The profiles are data (`sensors.toml`, with the source of each); this module only reads and checks them.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from flights.errors import Code, Refused
+from flights.hints import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,6 @@ def find_profile(slug: str) -> SensorProfile:
     if slug in known:
         return known[slug]
     meant = re.sub(r"[\s_]+", "-", slug.strip().lower())
-    near = [meant] if meant in known else difflib.get_close_matches(meant, known, n=3, cutoff=0.5)
+    near = nearest(meant, known, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`run_batch.py sensors` lists the known ones"
     raise Refused(Code.MANIFEST_INVALID, f"sensor {slug!r} is not known; {hint} (or declare `bands`)")

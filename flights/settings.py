@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from flights.errors import Code, Refused
+from flights.hints import nearest
 from flights.manifest import Uri
 
 
@@ -129,9 +130,11 @@ def load_settings() -> Settings:
     }
     unknown = sorted(n for n in os.environ if n.startswith("FLIGHTS_") and n not in known | _OWN_NAMES)
     if unknown:
+        near = nearest(unknown[0].removeprefix("FLIGHTS_"), (name.removeprefix("FLIGHTS_") for name in known))
+        hint = f"; did you mean FLIGHTS_{near[0]}?" if near else ""
         raise Refused(
             Code.SETTINGS_INVALID,
-            f"unknown setting {', '.join(unknown)}; the known ones are {', '.join(sorted(known))}",
+            f"unknown setting {', '.join(unknown)}{hint}; the known ones are {', '.join(sorted(known))}",
         )
     try:
         return Settings()
@@ -144,7 +147,12 @@ _WORDS = {"int_parsing": "is not a whole number", "float_parsing": "is not a num
 
 def _complaint(error: Mapping[str, Any]) -> str:
     """One wrong setting; a URL's value is not shown, it may hold a password."""
+    bound = error.get("ctx", {})
     said = _WORDS.get(error["type"]) or error["msg"].removeprefix("Value error, ")
+    if error["type"] == "greater_than_equal":
+        said = f"must be at least {bound['ge']}"
+    elif error["type"] == "less_than_equal":
+        said = f"must be at most {bound['le']}"
     if not error["loc"]:
         return str(said)
     name = str(error["loc"][0])

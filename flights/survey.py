@@ -163,7 +163,7 @@ def look_at_source(stores: Stores | Listed, tile: Tile) -> Source:
     for role, uri in tile.sources.items():
         found = stores.raster(uri)
         if "" not in found:
-            raise Refused(Code.SOURCE_MISSING, f"{uri} does not exist")
+            raise Refused(Code.SOURCE_MISSING, f"{uri} does not exist; put it there, or correct src_uri")
         parts.update({f"{role}{suffix}": stat for suffix, stat in found.items()})
     return Source(parts)
 

@@ -125,6 +125,18 @@ def test_a_selection_of_what_is_not_there(option: tuple[str, str], tmp_path: Pat
     assert flight.products == []
 
 
+def test_a_selection_in_other_capitals(tmp_path: Path) -> None:
+    flight = make_flight(tmp_path / "f", "F001", ["t0001"])
+    assert "did you mean F001?" in run_batch("run", flight.manifest, "--flight", "f001").stderr
+    assert "did you mean t0001?" in run_batch("run", flight.manifest, "--tile", "t001").stderr
+
+
+def test_without_what_it_needs_the_command_says_so(tmp_path: Path) -> None:
+    script = Path(__file__).parent.parent / "run_batch.py"
+    done = subprocess.run([sys.executable, "-S", script, "--help"], capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("flights is not installed for this Python; run `make demo` once")
+
+
 def test_sensors_as_text() -> None:
     done = run_batch("sensors")
     rows = [line.split("\t") for line in done.stdout.splitlines()]

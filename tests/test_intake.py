@@ -13,6 +13,7 @@ from moto import mock_aws
 from flights.errors import Code, ManifestRefused
 from flights.intake import load_flight
 from flights.store import Stores, open_stores
+from flights.survey import survey
 from tests.synthetic import manifest
 
 KEYS = ["t?.tif", "t#1.tif", "t%20.tif", "t+1.tif", "t 1.tif", "ä/t.tif", "a//b/../t.tif"]
@@ -125,6 +126,16 @@ def test_a_folder_is_no_manifest(stores: Stores, tmp_path: Path) -> None:
 @pytest.mark.parametrize("uri", ["s3://raw/none.json", "s3://no-such-bucket/m.json"])
 def test_a_missing_object(stores: Stores, bucket: Any, uri: str) -> None:
     assert refusal(stores, uri).code is Code.MANIFEST_MISSING
+
+
+def test_a_missing_bucket_is_told_before_any_work(stores: Stores, bucket: Any, tmp_path: Path) -> None:
+    assert "bucket no-such-bucket does not exist" in str(refusal(stores, "s3://no-such-bucket/m.json"))
+    bucket.put_object(Bucket="raw", Key="in/a.tif", Body=b"")
+    flight = load_flight(stores, put(bucket, manifest("F001", [tile()], out_uri="s3://no-such-bucket/ndvi")))
+    (seen,) = survey(stores, flight)
+    assert seen.error is not None
+    assert seen.error.code is Code.DESTINATION_REFUSED
+    assert "bucket no-such-bucket does not exist" in str(seen.error)
 
 
 @pytest.mark.parametrize(

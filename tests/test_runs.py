@@ -27,6 +27,7 @@ from flights.runs import (
     load_run,
     mark_ended,
     record_uri,
+    records,
     save_failure,
     save_report,
     save_run,
@@ -154,6 +155,13 @@ def test_a_damaged_record_is_refused_by_name(stores: Stores, tmp_path: Path, nam
 
 
 # ---------------------------------------------------------------- failures
+
+
+def test_where_no_records_can_lie_the_setting_is_named(stores: Stores, place: str) -> None:
+    assert records(stores, place) == {}
+    if place.startswith("s3://"):
+        with pytest.raises(Refused, match=r"FLIGHTS_RUNS_URI.*bucket nowhere does not exist"):
+            records(stores, "s3://nowhere/runs")
 
 
 def test_failures_come_back_and_are_forgotten(stores: Stores, place: str) -> None:

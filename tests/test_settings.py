@@ -106,6 +106,19 @@ def test_an_unknown_name_is_refused_and_the_known_ones_listed(monkeypatch: pytes
     assert "FLIGHTS_BROKER_URL" not in said.split(";")[1]
 
 
+def test_a_misspelt_name_is_answered_with_the_right_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLIGHTS_RUNS_URL", "s3://farm/runs")
+    assert "did you mean FLIGHTS_RUNS_URI?" in str(refusal())
+
+
+def test_a_bound_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLIGHTS_WORKERS", "0")
+    monkeypatch.setenv("FLIGHTS_REVIEW_SATURATED_FRACTION", "5")
+    said = str(refusal())
+    assert "FLIGHTS_WORKERS='0': must be at least 1" in said
+    assert "FLIGHTS_REVIEW_SATURATED_FRACTION='5': must be at most 1" in said
+
+
 def test_every_unknown_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLIGHTS_COLOUR", "1")
     monkeypatch.setenv("FLIGHTS_SHAPE", "1")

@@ -661,9 +661,8 @@ def test_a_storm_at_the_server_is_transient(s3: Any, tmp_path: Path, deed: str) 
 
 def test_a_missing_bucket(s3: Any, tmp_path: Path) -> None:
     store, uri = S3Store(), "s3://nowhere/t.tif"
-    assert store.stat(uri) is None
     assert store.read(uri) is None
-    for deed in ("raster", "fetch", "write", "list", "delete"):
+    for deed in ("stat", "raster", "fetch", "write", "list", "delete"):
         with pytest.raises(Refused, match="s3://nowhere/t"):
             DEEDS[deed](store, uri, tmp_path / "here")
     (tmp_path / "product").write_bytes(b"product")

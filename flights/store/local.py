@@ -32,7 +32,7 @@ class LocalStore:
             except (FileNotFoundError, NotADirectoryError):
                 return None
         if not modes.S_ISREG(found.st_mode):
-            kind = "is a folder" if modes.S_ISDIR(found.st_mode) else "is not a regular file"
+            kind = "is a folder; a file is needed" if modes.S_ISDIR(found.st_mode) else "is not a regular file"
             raise Refused(Code.SOURCE_NOT_RASTER, f"{uri} {kind}")
         return _stat_of(os.path.realpath(uri), found)
 

@@ -68,6 +68,8 @@ class S3Store:
     def __init__(self) -> None:
         self._client: Any = None
         self._pid = 0
+        self._buckets: set[str] = set()
+        # those known to exist
         self._making = threading.Lock()
 
     @property
@@ -90,9 +92,22 @@ class S3Store:
         try:
             return self._call(uri, head)
         except Refused as refused:
+            if refused.code is not Code.SOURCE_MISSING:
+                raise
+        self._check_bucket(uri)
+        return None
+
+    def _check_bucket(self, uri: str) -> None:
+        """Refuse a bucket that does not exist: to a HEAD, S3 answers as if only the object were missing."""
+        bucket = _split(uri)[0]
+        if bucket in self._buckets:
+            return
+        try:
+            self._call(uri, lambda bucket, _key: self.client.head_bucket(Bucket=bucket))
+        except Refused as refused:
             if refused.code is Code.SOURCE_MISSING:
-                return None
-            raise
+                raise _no_bucket(uri) from refused
+        self._buckets.add(bucket)  # it is there, or whether it is may not be asked
 
     def raster(self, uri: str) -> dict[str, Stat]:
         """One LIST for it all; without the right to list, HEADs, where 403 means that no sidecar is there."""
@@ -129,13 +144,15 @@ class S3Store:
         if pinned.size < PARALLEL_FROM:
             self._fetch_at_once(uri, path, pinned)
             return
-        head = self._pinned(uri, lambda b, k: self.client.head_object(Bucket=b, Key=k, ChecksumMode="ENABLED"))
-        if _identity(head["ETag"], head["ContentLength"]) != pinned.identity:
-            raise SourceChanged(f"{uri} was replaced while the tile was being made")
-        stored = stored_of(head)
-        if (
-            stored is None
-        ):  # none, or one that this answer does not tell as what it is: a single GET tells and checks it
+
+        def head(bucket: str, key: str) -> tuple[str, str] | None:
+            said = self.client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+            if _identity(said["ETag"], said["ContentLength"]) != pinned.identity:
+                raise SourceChanged(f"{uri} was replaced while the tile was being made")
+            return stored_of(said)
+
+        stored = self._pinned(uri, head)
+        if stored is None:  # or one that this answer does not tell as what it is: a single GET tells and checks it
             self._fetch_at_once(uri, path, pinned)
             return
         step = -(-pinned.size // FETCHES)
@@ -347,7 +364,7 @@ def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
         if code == "NoSuchUpload":  # completed before, and the answer lost; or swept away: look again
             return Transient(Code.STORAGE_UNAVAILABLE, said)
         if code == "NoSuchBucket":
-            return Refused(Code.SOURCE_MISSING, f"{uri}: the bucket {_split(uri)[0]} does not exist (NoSuchBucket)")
+            return _no_bucket(uri)
         if status == 404 or code == "NoSuchKey":
             return Refused(Code.SOURCE_MISSING, f"{uri} does not exist ({code or status})")
         if status == 412:
@@ -368,6 +385,10 @@ def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
         return Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {error}")
     hint = " (AWS_PROFILE)" if isinstance(error, ProfileNotFound) else ""
     return Refused(Code.SOURCE_FORBIDDEN, f"{uri}: {error}{hint}")
+
+
+def _no_bucket(uri: str) -> Refused:
+    return Refused(Code.SOURCE_MISSING, f"{uri}: the bucket {_split(uri)[0]} does not exist (NoSuchBucket)")
 
 
 def _make_client() -> Any:

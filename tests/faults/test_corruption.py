@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from botocore.exceptions import FlexibleChecksumError
 
+import flights.pipeline.tile
 import flights.store.s3
 from flights.fingerprint import tile_fingerprint
-from flights.pipeline import write_tile
+from flights.pipeline import Tools, write_tile
 from tests.faults.proxy import Rule
 from tests.faults.storage import PRODUCT, SHAPE, SOURCE, Bench, is_made, is_same
 from tests.faults.table import Table
@@ -52,9 +53,11 @@ def without(monkeypatch: pytest.MonkeyPatch, operation: str, *parameters: str) -
 # ---------------------------------------------------------------- a flipped bit on the way from storage
 
 
-def silently_wrong(bench: Bench, wanted: Any, flips: int, seed: int, times: int | None = 1) -> int:
+def silently_wrong(
+    bench: Bench, wanted: Any, flips: int, seed: int, times: int | None = 1, tools: Tools | None = None
+) -> int:
     """How many of so many flips end as a product with other pixels than the source's."""
-    choice, tools, wrong = random.Random(seed), bench.tools(), 0
+    choice, tools, wrong = random.Random(seed), tools or bench.tools(), 0
     for _ in range(flips):
         bench.clear()
         bench.proxy.script(Rule("bitflip", "GET", GET, times=times, bit=choice.randrange(2**31)))
@@ -180,6 +183,24 @@ def test_without_a_stored_checksum_flipped_bits_pass(bench: Bench, table: Table)
     wrong = silently_wrong(bench, wanted, 10, seed=3, times=None)
     table.row("flipped bits, no stored checksum, uncompressed: silently wrong", f"{wrong} of 10", "a documented trade")
     assert wrong > 0
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_part_of_an_object_is_held_to_no_checksum(
+    bench: Bench, table: Table, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    """The trade of partial reads, and the setting that forbids it."""
+    monkeypatch.setattr(flights.pipeline.tile, "PARTIAL_FROM", 1)
+    monkeypatch.setattr(flights.pipeline.tile, "HEADER_BYTES", 1024)
+    wanted = bench.put_source(compress="lzw", interleave="band")
+    wrong = silently_wrong(bench, wanted, 20, 3, times=None, tools=bench.tools(partial_reads=allowed))
+    table.row(
+        f"flipped bits, of a source read in part (LZW), FLIGHTS_PARTIAL_READS={str(allowed).lower()}: silently wrong",
+        f"{wrong} of 20",
+        "a documented trade" if allowed else "0",
+    )
+    assert (wrong > 0) == allowed
 
 
 @pytest.mark.usefixtures("hurried")

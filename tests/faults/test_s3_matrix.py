@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from botocore.config import Config
 
+import flights.pipeline.tile
 import flights.store.s3
 import tasks
 from flights.errors import Code, FlightsError
@@ -26,6 +27,9 @@ OPERATIONS = {
     "head": ("HEAD", r"^/ndvi/F/t\.tif$", "NoSuchKey"),
     "list": ("GET", r"^/raw\?", "NoSuchBucket"),
     "get": ("GET", r"^/raw/t\.tif$", "NoSuchKey"),
+    "checksum": ("HEAD", r"^/raw/t\.tif$", "NoSuchKey"),  # asked before a large source is fetched
+    "ranges": ("GET", r"^/raw/t\.tif$", "NoSuchKey"),  # of a large source
+    "bands": ("GET", r"^/raw/t\.tif$", "NoSuchKey"),  # those in use, of a large source whose bands lie apart
     "put": ("PUT", r"^/ndvi/F/t\.tif$", "NoSuchBucket"),
     "part": ("PUT", r"^/ndvi/F/t\.tif\?.*partNumber", "NoSuchUpload"),
     "complete": ("POST", r"^/ndvi/F/t\.tif\?uploadId", "NoSuchUpload"),
@@ -47,6 +51,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "drip": {"fault": "drip", "seconds": 0.0001},
 }
 UPLOADS = ("put", "part", "complete")
+READS = ("get", "ranges", "bands")
 MIB = 2**20
 PERMANENT = {Code.SOURCE_FORBIDDEN, Code.SOURCE_MISSING, Code.DESTINATION_REFUSED}
 
@@ -54,7 +59,8 @@ PERMANENT = {Code.SOURCE_FORBIDDEN, Code.SOURCE_MISSING, Code.DESTINATION_REFUSE
 def expected(operation: str, fault: str, times: int | None) -> Code | None:
     """The error that a tile ends with, None where it ends with its pixels."""
     if fault == "403":  # who may not list is asked by HEAD
-        return {"list": None, "get": Code.SOURCE_FORBIDDEN}.get(operation, Code.DESTINATION_REFUSED)
+        refused = Code.SOURCE_FORBIDDEN if operation in (*READS, "checksum") else Code.DESTINATION_REFUSED
+        return None if operation == "list" else refused
     if fault in ("short", "zeros") and operation == "head":
         return None  # of what lies there only the size is wrong, and it is replaced
     if fault == "404" and operation == "head":
@@ -65,12 +71,14 @@ def expected(operation: str, fault: str, times: int | None) -> Code | None:
         return Code.DESTINATION_REFUSED
     if fault == "drip" or times == 1:
         return None
-    if fault == "404" and operation == "get":
+    if fault == "404" and operation in (*READS, "checksum"):
         return Code.SOURCE_CHANGED
     if fault in ("truncated", "short", "zeros") and operation in UPLOADS:
         return None  # it was done, only the answer was damaged
-    if fault == "400 RequestTimeout" and operation == "head":
-        return Code.DESTINATION_REFUSED  # the answer to a HEAD has no body, so it is a bare 400
+    if fault == "400 RequestTimeout" and operation in ("head", "checksum"):  # no body: a bare 400
+        return Code.DESTINATION_REFUSED if operation == "head" else Code.SOURCE_FORBIDDEN
+    if fault in ("short", "zeros") and operation == "checksum":
+        return Code.SOURCE_CHANGED  # of another size than it was listed with
     return Code.STORAGE_UNAVAILABLE
 
 
@@ -80,7 +88,7 @@ def cells() -> list[Any]:
     for operation in OPERATIONS:
         for fault in FAULTS:
             for often in (1, None):
-                alike = operation in ("list", "part") or fault in ("429", "502", "504")
+                alike = operation in ("list", "part", "checksum") or fault in ("429", "502", "504")
                 quick = not alike and (often == 1 or fault in ("503", "reset", "zeros"))
                 marks: list[Any] = [] if quick else [pytest.mark.long]
                 name = f"{operation}-{fault}-{'once' if often else 'for ever'}"
@@ -114,7 +122,12 @@ def test_the_right_pixels_or_the_right_error(
     if operation == "head":  # of the product: an older one lies there
         older = bench.put_source(seed=2)
         assert is_made(bench.make())
-    wanted = bench.put_source()
+    if operation in ("checksum", "ranges"):
+        monkeypatch.setattr(flights.store.s3, "PARALLEL_FROM", 1)
+    if operation == "bands":
+        monkeypatch.setattr(flights.pipeline.tile, "PARTIAL_FROM", 1)
+        monkeypatch.setattr(flights.pipeline.tile, "HEADER_BYTES", 1024)
+    wanted = bench.put_source(compress="deflate", interleave="band" if operation == "bands" else "pixel")
     method, target, missing = OPERATIONS[operation]
     how = {"code": missing} | FAULTS[fault] if fault == "404" else FAULTS[fault]
     bench.proxy.script(Rule(method=method, target=target, times=times, **how))
