@@ -144,9 +144,9 @@ def _scale(value: object) -> float:
 
 def _index(value: object) -> object:
     if not isinstance(value, str) or value not in INDICES:
-        known = f"known are {', '.join(INDICES)}"
-        hint = did_you_mean(value, INDICES, known) if isinstance(value, str) else known
-        raise ValueError(f"{_shown(value)} is not a known index; {hint}")
+        hint = did_you_mean(value, INDICES) if isinstance(value, str) else ""
+        said = f"{_shown(value)} is not a known index; known are {', '.join(INDICES)}"
+        raise ValueError(f"{said}; {hint}" if hint else said)
     return value
 
 
