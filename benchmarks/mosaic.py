@@ -21,8 +21,8 @@ from benchmarks import scenes
 from benchmarks.commands import alone
 from benchmarks.measure import Times, peak_mb
 from benchmarks.table import Line
-from flights.raster.cog import BLOCK_PX, CogWriter
-from flights.raster.environment import Grid, gdal
+from flights.raster.cog import CogWriter
+from flights.raster.environment import BLOCK_PX, Grid, gdal
 from flights.raster.mosaic import Piece, lay_out, write_mosaic
 from flights.settings import Settings
 from flights.windows import Window
@@ -173,7 +173,7 @@ def ours(tiles: Path, out: Path, side: int) -> None:
     """The product's way, verification of the finished file included."""
     places = [(row, col) for row in range(side) for col in range(side)]
     layout = lay_out([Piece(f"{r}-{c}", path_of(tiles, r, c)) for r, c in places], scenes.EPSG)
-    with gdal(), CogWriter(out, layout.grid, "NDVI") as writer:
+    with gdal(), CogWriter(out, layout.grid, "NDVI", rows_at_once=BLOCK_PX) as writer:
         write_mosaic(layout, writer, Settings().window_bytes)
         writer.finish({}, writer.stats)
 

@@ -32,6 +32,7 @@ def tile_fingerprint(flight: Flight, tile: Tile, source: Mapping[str, str]) -> s
             "declared": flight.radiometry(tile).model_dump(mode="json"),
             "profile": {k: v for k, v in asdict(profile).items() if k not in _WORDS} if profile else None,
         }
+        | ({} if flight.dtype == "float32" else {"dtype": flight.dtype})
     )
 
 

@@ -150,6 +150,12 @@ def _index(value: object) -> object:
     return value
 
 
+def _dtype(value: object) -> object:
+    if value not in ("float32", "int16"):
+        raise ValueError(f"{_shown(value)} is no dtype of products; known are float32, int16 (ten-thousandths)")
+    return value
+
+
 def _tiles(value: object) -> object:
     if isinstance(value, list | tuple) and not 1 <= len(value) <= MAX_TILES:
         raise ValueError(f"{len(value)} tiles; a flight has 1 to {MAX_TILES}")
@@ -229,6 +235,8 @@ class Flight(Radiometry):
     out_uri: Uri = ""
     acquired: datetime | None = None
     index: Annotated[str, BeforeValidator(_index)] = "ndvi"
+    dtype: Annotated[Literal["float32", "int16"], BeforeValidator(_dtype)] = "float32"
+    # of products: values as they are, or ten-thousandths
     tiles: Annotated[tuple[Tile, ...], BeforeValidator(_tiles)]
 
     @property

@@ -108,6 +108,7 @@ def test_bytes_that_are_no_manifest(raw: bytes, named: list[str]) -> None:
         (3, []),
         # Keys.
         (document(colour=1), ["colour", "unknown key", "known are"]),
+        (document(dtype="uint8"), ["dtype", "'uint8'", "float32, int16"]),
         (document(index="NDVI"), ["index", "did you mean ndvi?"]),
         (document(tile={"source": "a.tif"}), ["tiles[0].source: unknown key", "src_uri"]),
         (document(bands={"Red": 3, "nir": 5}), ["bands", "'Red' is no name of a band", "did you mean red?"]),

@@ -121,7 +121,11 @@ def ndvi_of(case: Case) -> Array:
     rule = Radiometry(bands=bands, scale=case.scale, offset=case.offset, nodata=case.nodata)
     with written(case) as path:
         spec = TileSpec({"": "tile.tif"}, roles, rule, None, EPSG, 10**6, 2**24)
-        with gdal(), open_tile({"": path}, spec) as raster, CogWriter(path.parent, raster.grid, "NDVI") as writer:
+        with (
+            gdal(),
+            open_tile({"": path}, spec) as raster,
+            CogWriter(path.parent, raster.grid, "NDVI", rows_at_once=raster.rows_at_once) as writer,
+        ):
             for window in raster.windows(case.budget):
                 strip = raster.read(window)
                 writer.write(compute(INDICES["ndvi"], strip.bands, strip.valid).values, window)

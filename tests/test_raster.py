@@ -22,11 +22,13 @@ from rasterio.transform import Affine
 from rio_cogeo.cogeo import cog_info, cog_validate
 
 from flights.errors import Code, Transient
-from flights.raster.cog import CogWriter, halved
-from flights.raster.environment import Grid
+from flights.raster.cog import CogWriter
+from flights.raster.environment import Grid, gdal
+from flights.raster.onepass import OnePass
+from flights.raster.overviews import halved
 from flights.raster.source import TileSource
 from flights.report import TileOutcome
-from flights.windows import Window
+from flights.windows import Window, strips
 from tests.inprocess import run_flight, tools_for
 from tests.synthetic import EPSG, NORTH, WEST, field, manifest, oracle_ndvi, place, write_tif
 
@@ -537,9 +539,12 @@ def test_a_product_of_any_shape_is_a_cog(tmp_path: Path, height: int, width: int
 GRID = Grid(600, 700, place(), rasterio.crs.CRS.from_epsg(EPSG))
 
 
-def write_product(folder: Path, values: NDArray[np.float32]) -> Path:
+MAKERS = pytest.mark.parametrize("rows_at_once", [512, None], ids=["one pass", "staged"])
+
+
+def write_product(folder: Path, values: NDArray[np.float32], rows_at_once: int | None = 512) -> Path:
     """A product of one array, written in two windows."""
-    with CogWriter(folder, GRID, "NDVI") as writer:
+    with CogWriter(folder, GRID, "NDVI", rows_at_once=rows_at_once) as writer:
         for rows in (slice(0, 512), slice(512, 600)):
             writer.write(values[rows], Window(rows.start, 0, rows.stop - rows.start, 700))
         return writer.finish({"A": "b"}, writer.stats)
@@ -600,45 +605,55 @@ FINAL_NAMES = ["zeros", "bit", "cut", "header", "empty", "pixel", "transform", "
 
 
 @contextmanager
-def damaged(
-    damage: Callable[[Path], None], *, before: bool, times: int = 100, name: str = "strips.tif"
-) -> Iterator[None]:
-    """Damage a file that goes into the COG driver, or the one that comes out of it."""
-    copy, left = rasterio.shutil.copy, times
+def damaged(damage: Callable[[Path], None], *, before: bool, times: int = 100, level: int = 0) -> Iterator[None]:
+    """Damage a file that goes into the making of a COG, the pixels of some resolution, or the one that comes out."""
+    finish, copy, left = OnePass.finish, rasterio.shutil.copy, times
 
-    def and_damage(source: Any, target: Any, **options: Any) -> None:
+    def around(make: Callable[[], None], scratch: Path, final: Path) -> None:
         nonlocal left
-        left -= options["driver"] == "COG"
-        due = options["driver"] == "COG" and left >= 0
-        if before and due:
-            damage(Path(source).with_name(name))
-        copy(source, target, **options)
-        if not before and due:
-            damage(Path(target))
+        left -= 1
+        if before and left >= 0:
+            damage(scratch)
+        make()
+        if not before and left >= 0:
+            damage(final)
+
+    def one_pass(self: OnePass, final: Path, label: Any) -> None:
+        self._wait()
+        around(lambda: finish(self, final, label), final.with_name(f"level{level}.blocks"), final)
+
+    def driver(source: Any, target: Any, **options: Any) -> None:
+        if options["driver"] != "COG":
+            copy(source, target, **options)
+            return
+        name = f"overview{level - 1}.tif" if level else "strips.tif"
+        around(lambda: copy(source, target, **options), Path(source).with_name(name), Path(target))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rasterio.shutil, "copy", and_damage)
+        patch.setattr(OnePass, "finish", one_pass)
+        patch.setattr(rasterio.shutil, "copy", driver)
         yield
 
 
+@MAKERS
 @pytest.mark.parametrize("damage", FINAL_DAMAGES, ids=FINAL_NAMES)
-def test_a_product_that_reads_otherwise_is_not_passed_on(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    values = some_values()
+def test_a_product_that_reads_otherwise_is_not_passed_on(
+    tmp_path: Path, damage: Callable[[Path], None], rows_at_once: int | None
+) -> None:
     with damaged(damage, before=False), pytest.raises(Transient) as caught:
-        write_product(tmp_path, values)
+        write_product(tmp_path, some_values(), rows_at_once)
     assert caught.value.code is Code.PRODUCT_INVALID
 
 
-def test_an_overview_that_reads_otherwise_is_not_passed_on(tmp_path: Path) -> None:
-    with damaged(zero_bytes, before=True, name="overview0.tif"), pytest.raises(Transient) as caught:
-        write_product(tmp_path, some_values())
-    assert caught.value.code is Code.PRODUCT_INVALID
-
-
-@pytest.mark.parametrize("damage", [zero_bytes, flip_bit, one_pixel], ids=["zeros", "bit", "pixel"])
-def test_a_scratch_file_that_reads_otherwise_is_not_passed_on(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    with damaged(damage, before=True), pytest.raises(Transient) as caught:
-        write_product(tmp_path, some_values())
+@MAKERS
+@pytest.mark.parametrize(
+    ("level", "damage"), [(0, zero_bytes), (0, flip_bit), (1, zero_bytes)], ids=["zeros", "bit", "overview"]
+)
+def test_a_scratch_file_that_reads_otherwise_is_not_passed_on(
+    tmp_path: Path, damage: Callable[[Path], None], level: int, rows_at_once: int | None
+) -> None:
+    with damaged(damage, before=True, level=level), pytest.raises(Transient) as caught:
+        write_product(tmp_path, some_values(), rows_at_once)
     assert caught.value.code is Code.PRODUCT_INVALID
 
 
@@ -672,9 +687,62 @@ def test_blocks_of_overviews_that_hold_no_data(tmp_path: Path, empty: Any, compr
     assert (there == whole.reshape(1050, 2, 1100, 2).all(axis=(1, 3))).all()
 
 
-def test_overviews_are_what_gdal_would_make_of_the_product(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("compress", "dtype"), [("zstd", "float32"), ("deflate", "float32"), ("zstd", "int16")])
+@pytest.mark.parametrize(("rows", "cols"), [(1, 1), (64, 0), (300, 256), (512, 512)])  # of a block; 0: all columns
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (513, 511), (1025, 2100)])
+def test_both_ways_make_one_product(
+    tmp_path: Path, height: int, width: int, rows: int, cols: int, compress: str, dtype: str
+) -> None:
+    """Of windows that come strip by strip, or in parts of them: the same pixels, overviews, tags and layout."""
+    values = np.random.default_rng(height + rows).uniform(-1, 1, (height, width)).astype(np.float32)
+    values[: height // 2, : width // 3] = np.nan
+    grid, found = Grid(height, width, GRID.transform, GRID.crs), []
+    for name, rows_at_once in {"one": rows, "two": None}.items():
+        (tmp_path / name).mkdir()
+        with (
+            gdal(),
+            CogWriter(
+                tmp_path / name, grid, "NDVI", compress=compress, dtype=dtype, rows_at_once=rows_at_once
+            ) as writer,
+        ):
+            for window in strips(height, width, rows, cols or width, 64, 2**20):
+                (top, bottom), (left, right) = window.slices
+                writer.write(values[top:bottom, left:right], window)
+            path = writer.finish({"LONG": "ä <&>" * 500}, writer.stats)
+            assert isinstance(writer.maker, OnePass) == (name == "one")
+        assert cog_validate(path, strict=True, quiet=True)[:2] == (True, [])
+        found.append(everything_in(path))
+    wanted = values if dtype == "float32" else np.where(np.isnan(values), -32768, np.rint(values.astype("f8") * 1e4))
+    np.testing.assert_allclose(found[0][1][0], wanted, rtol=0, atol=0 if dtype == "float32" else 1)
+    assert found[0][0] == found[1][0]
+    for one, two in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def everything_in(path: Path) -> tuple[Any, list[NDArray[np.float32]]]:
+    """What GDAL tells of a product, and the pixels of each of its resolutions."""
+    with rasterio.open(path) as whole:
+        said = [whole.tags(), whole.tags(1), whole.tags(ns="IMAGE_STRUCTURE"), whole.descriptions, whole.colorinterp]
+        said += [whole.scales, whole.offsets]
+        said += [{**whole.profile, "nodata": str(whole.nodata)}]
+        pixels, overviews = [whole.read(1)], len(whole.overviews(1))
+    for level in range(overviews):
+        with rasterio.open(path, overview_level=level) as overview:
+            pixels.append(overview.read(1))
+    return said, pixels
+
+
+def test_a_product_that_is_not_whole_is_none(tmp_path: Path) -> None:
+    with CogWriter(tmp_path, GRID, "NDVI", rows_at_once=512) as writer:
+        writer.write(some_values()[:512], Window(0, 0, 512, 700))
+        with pytest.raises(ValueError, match="358400 pixels were written"):
+            writer.finish({}, writer.stats)
+
+
+@MAKERS
+def test_overviews_are_what_gdal_would_make_of_the_product(tmp_path: Path, rows_at_once: int | None) -> None:
     """But for rounding: GDAL too makes each from the one below it."""
-    path = write_product(tmp_path, some_values())
+    path = write_product(tmp_path, some_values(), rows_at_once)
     options = {"BLOCKSIZE": 512, "OVERVIEWS": "IGNORE_EXISTING", "OVERVIEW_RESAMPLING": "AVERAGE"}
     rasterio.shutil.copy(path, tmp_path / "gdal.tif", driver="COG", **options)
     with rasterio.open(path) as ours, rasterio.open(tmp_path / "gdal.tif") as gdals:
@@ -688,9 +756,10 @@ def test_overviews_are_what_gdal_would_make_of_the_product(tmp_path: Path) -> No
             np.testing.assert_allclose(ours.read(1), gdals.read(1), rtol=0, atol=1e-6)
 
 
-def test_an_undamaged_product_is_passed_on(tmp_path: Path) -> None:
+@MAKERS
+def test_an_undamaged_product_is_passed_on(tmp_path: Path, rows_at_once: int | None) -> None:
     values = some_values()
-    with damaged(lambda _: None, before=False), rasterio.open(write_product(tmp_path, values)) as product:
+    with damaged(lambda _: None, before=False), rasterio.open(write_product(tmp_path, values, rows_at_once)) as product:
         np.testing.assert_array_equal(product.read(1), values)
 
 

@@ -1,5 +1,6 @@
 """One contract for both stores, run against a local folder, an S3 server and an S3 inside this process."""
 
+import base64
 import errno
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,7 @@ from moto import mock_aws
 import flights.store.s3
 from flights.errors import Code, FlightsError, PublishConflict, Refused, SourceChanged, Transient, Unreachable
 from flights.store import SIDECARS, Stat, Store, Stores, open_stores
+from flights.store.checksums import Stored, is_as_stored
 from flights.store.local import LocalStore
 from flights.store.s3 import S3Store, classify
 
@@ -818,3 +821,28 @@ def test_a_folder_of_somebody_elses_is_not_listed_to_its_end(s3: Any) -> None:
     store = S3Store()
     small_pages(store)
     assert store.listing("s3://raw/in", 8) is None  # five pages of two keys, and there are more
+
+
+# ---------------------------------------------------------------- checksums of parts
+
+
+@pytest.mark.parametrize(("size", "asked"), [(2**20, []), (300_000, [1])])
+def test_the_usual_size_of_parts_is_tried_before_one_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, asked: list[int]
+) -> None:
+    monkeypatch.setattr("flights.store.checksums.USUAL_PART_BYTES", 2**20)
+    content = os.urandom(2 * 2**20 + 5)
+    parts = [content[start : start + size] for start in range(0, len(content), size)]
+    digest = zlib.crc32(b"".join(zlib.crc32(part).to_bytes(4) for part in parts)).to_bytes(4)
+    stored = Stored("ChecksumCRC32", f"{base64.b64encode(digest).decode()}-{len(parts)}", believed=True)
+    (tmp_path / "t").write_bytes(content)
+    questions: list[int] = []
+
+    def part_bytes(number: int) -> int:
+        questions.append(number)
+        return len(parts[number - 1])
+
+    assert is_as_stored(tmp_path / "t", stored, part_bytes)
+    assert questions == asked
+    (tmp_path / "t").write_bytes(content[:-1] + b"x")
+    assert not is_as_stored(tmp_path / "t", stored, part_bytes)

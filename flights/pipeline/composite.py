@@ -10,7 +10,7 @@ from flights.pipeline.answer import composited, end_run, mosaic_of
 from flights.pipeline.tile import product_tags
 from flights.pipeline.tools import Tools, retried, scratch_folder
 from flights.raster.cog import CogWriter
-from flights.raster.mosaic import Piece, lay_out, write_mosaic
+from flights.raster.mosaic import ROWS_AT_ONCE, Piece, lay_out, write_mosaic
 from flights.report import FlightReport, Mosaic, Problem, Product, TileState
 from flights.runs import Run, check_authority, load_report, load_run, save_report
 from flights.store import Stat, Stores
@@ -70,7 +70,8 @@ def _make_mosaic(run: Run, flight: Flight, report: FlightReport, tools: Tools) -
     with scratch_folder(tools.settings) as scratch:
         pieces = [_piece(stores, t, present[t.tile_id], scratch / f"tile{i}.tif") for i, t in enumerate(tiles)]
         layout = lay_out([piece for piece, _ in pieces], codes[0])
-        with CogWriter(scratch, layout.grid, flight.index.upper(), tools.settings.cog_compress) as writer:
+        how = {"compress": tools.settings.cog_compress, "dtype": flight.dtype}
+        with CogWriter(scratch, layout.grid, flight.index.upper(), **how, rows_at_once=ROWS_AT_ONCE) as writer:
             write_mosaic(layout, writer, tools.settings.window_bytes)
             product = Product(
                 fingerprint=fingerprint, run_id=run.run_id, stats=writer.stats, max_shift_px=layout.max_shift_px

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from flights import __version__
@@ -10,10 +11,10 @@ from flights.errors import Code, FlightsError, Refused, SourceChanged, Transient
 from flights.fingerprint import tile_fingerprint
 from flights.indices import INDICES, Index, IndexStrip, compute
 from flights.manifest import Flight, Tile
-from flights.pipeline.tools import Tools, has_room, retried, scratch_folder
+from flights.pipeline.tools import Tools, has_room, retried, scratch_folder, together
 from flights.quality import Limits, judge
 from flights.raster.cog import PRODUCT_TAG, CogWriter
-from flights.raster.layout import LEADER_BYTES, read_layout
+from flights.raster.layout import LEADER_BYTES, Range, read_layout
 from flights.raster.source import Strip, TileSource, TileSpec, open_tile, reading
 from flights.report import BandUse, Product, Quality, TileOutcome, TileState, failed
 from flights.runs import Job, Run, check_authority, save_failure
@@ -65,16 +66,18 @@ def settle_tile(run: Run, outcome: TileOutcome, tools: Tools) -> None:
 
 def _make_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
     flight, run, stores = job.flight, job.run, tools.stores
-    source = look_at_source(stores, tile)
+    near = not any(uri.startswith("s3://") for uri in (tile.dst_uri, *tile.sources.values()))
+    source, before = together(
+        lambda: look_at_source(stores, tile), lambda: look_at_product(stores, tile.dst_uri), in_turn=near
+    )
     fingerprint = tile_fingerprint(flight, tile, source.identity)
-    before = look_at_product(stores, tile.dst_uri)
     if before and (product := Seen(tile, source, None, fingerprint, before).current(run)):
         return describe(tile, source, before, product, tools.limits, cached=product.run_id != run.run_id)
     with scratch_folder(tools.settings) as scratch:
         path, product = _compute(flight, tile, source, fingerprint, run.run_id, scratch, tools)
-        if look_at_source(stores, tile).identity != source.identity:
+        now, _ = together(lambda: look_at_source(stores, tile), lambda: check_authority(stores, run), in_turn=near)
+        if now.identity != source.identity:
             raise SourceChanged(f"{_named(tile)} was replaced while the tile was being made")
-        check_authority(stores, run)
         stat = stores.publish(
             path, tile.dst_uri, before.stat if before else None, {PRODUCT_METADATA: product.as_text()}
         )
@@ -99,7 +102,14 @@ def _compute(
     with (
         reading(_named(tile)),
         open_tile(paths, spec) as raster,
-        CogWriter(scratch, raster.grid, index.name.upper(), settings.cog_compress) as writer,
+        CogWriter(
+            scratch,
+            raster.grid,
+            index.name.upper(),
+            compress=settings.cog_compress,
+            dtype=flight.dtype,
+            rows_at_once=raster.rows_at_once,
+        ) as writer,
     ):
         _check_reflectance(index, raster, tile)
         quality = Quality()
@@ -147,8 +157,10 @@ def _mirror(tile: Tile, source: Source, scratch: Path, spec: TileSpec, tools: To
         for suffix in (*SIDECARS, ""):
             if stat := source.parts.get(role + suffix):
                 path = paths[role].with_name(paths[role].name + suffix)
-                if role or suffix or not _fetch_bands(uri, path, stat, spec, tools):
+                if role or suffix:
                     tools.stores.fetch(uri + suffix, path, stat)
+                else:
+                    _fetch_stack(uri, path, stat, spec, tools)
     return paths
 
 
@@ -158,22 +170,30 @@ def _check_room(tile: Tile, needed: int, scratch: Path) -> None:
         raise Transient(Code.DISK_FULL, f"{_named(tile)} has {needed} bytes, scratch has {free} left")
 
 
-def _fetch_bands(uri: str, path: Path, stat: Stat, spec: TileSpec, tools: Tools) -> bool:
-    """Fetch of a large file on S3 what the bands in use need, and no more; False where all of it is needed."""
+def _fetch_stack(uri: str, path: Path, stat: Stat, spec: TileSpec, tools: Tools) -> None:
+    """Fetch a file that holds every band; of a large one on S3 what the bands in use need, where that can be told."""
     if not (tools.settings.partial_reads and uri.startswith("s3://") and stat.size >= PARTIAL_FROM):
-        return False
+        tools.stores.fetch(uri, path, stat)
+        return
     tools.stores.fetch_ranges(uri, path, stat, [(0, HEADER_BYTES)])
+    if ranges := _ranges_in_use(uri, path, stat, spec):
+        tools.stores.fetch_ranges(uri, path, stat, ranges)
+    else:
+        tools.stores.fetch(uri, path, stat, have=HEADER_BYTES)
+
+
+def _ranges_in_use(uri: str, path: Path, stat: Stat, spec: TileSpec) -> Sequence[Range]:
+    """What the bands in use need of a file whose first bytes are there; none where all of it is needed."""
     with path.open("rb") as fetched:
         layout = read_layout(fetched.read(HEADER_BYTES))
     if layout is None:
-        return False
+        return ()
     with reading(uri), open_tile({"": path}, spec) as raster:
         # A mask may look at bands that are not in use (of NODATA_VALUES at all of them), or at what lies elsewhere.
         masked, ranges = any(band.mask_of for band in raster.bands.values()), layout.ranges_of(raster.file_bands)
     if masked or any(stop > stat.size + LEADER_BYTES for _, stop in ranges):  # cut off: the whole of it says so best
-        return False
-    tools.stores.fetch_ranges(uri, path, stat, ranges)
-    return True
+        return ()
+    return ranges
 
 
 def _band_uses(raster: TileSource) -> dict[str, BandUse]:

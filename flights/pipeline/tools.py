@@ -5,6 +5,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from flights.settings import Settings
 from flights.store import Stores
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 # Scratch is a host's own; the name tells whose process a folder is, so that what a killed one left can be told.
 _OWNER = f"work-{socket.gethostname()}-"
@@ -52,6 +54,16 @@ def retried(work: Callable[[], T], attempts: int) -> T:
         reraise=True,
     )
     return retrying(work)
+
+
+def together(one: Callable[[], T], other: Callable[[], U], *, in_turn: bool) -> tuple[T, U]:
+    """What two questions to storage give, asked at once unless a thread costs more; the first one's error counts."""
+    if in_turn:
+        return one(), other()
+    with ThreadPoolExecutor(1, thread_name_prefix="ask") as pool:
+        asked = pool.submit(other)
+        first = one()
+        return first, asked.result()
 
 
 def free_scratch_bytes(settings: Settings) -> int:

@@ -2,34 +2,33 @@
 
 import math
 import os
-import warnings
-import xml.etree.ElementTree as ElementTree
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import rasterio
-import rasterio.shutil
 from numpy.typing import NDArray
 from rasterio._err import CPLE_BaseError
 from rasterio.enums import ColorInterp
-from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.errors import RasterioError
 
 from flights import crs
 from flights.errors import Code, Transient
-from flights.raster.environment import THREADS, Grid, gdal
+from flights.raster import onepass
+from flights.raster.environment import BLOCK_PX, THREADS, Grid, gdal
+from flights.raster.onepass import OnePass
+from flights.raster.overviews import Checks, checksum
+from flights.raster.pixels import FORMATS
+from flights.raster.staged import Staged
 from flights.report import Stats, pool_stats
-from flights.windows import Window, strips
+from flights.windows import Window
 
-BLOCK_PX = 512
-# Memory for a strip of an overview with the pixels that it is made of.
-_OVERVIEW_BYTES = 8 * 2**20
 PRODUCT_TAG = "FLIGHTS_PRODUCT"
+_PROFILE = {"driver": "GTiff", "count": 1, "tiled": True, "blockxsize": BLOCK_PX, "blockysize": BLOCK_PX}
+_ENCODINGS = {"zstd": {"COMPRESS": "ZSTD", "ZSTD_LEVEL": 1}, "deflate": {"COMPRESS": "DEFLATE", "ZLEVEL": 6}}
 
 
 @contextmanager
@@ -41,63 +40,61 @@ def writing(name: str) -> Iterator[None]:
         raise Transient(Code.DISK_FULL, f"{name}: the product could not be written to scratch ({error})") from error
 
 
-@dataclass
 class CogWriter:
-    """Writes one float32 band window by window, and ends with a verified COG.
+    """Writes one band window by window, and ends with a verified COG.
 
-    Windows go to an uncompressed tiled file, its overviews into files beside it, and the COG driver encodes them all in
-    one pass. The COG is opened again and every window compared with the pixels that were handed over, since a full disk
-    or a killed writer can leave a file that opens and reads zeros.
+    The finished file is opened again and held to what was handed over, since a full disk or a killed writer can leave a
+    file that opens and reads zeros. `dtype` is one of `FORMATS`. `rows_at_once` is how many rows the windows, in the
+    order of `windows.strips`, may leave unfinished; None where the windows come in another order.
     """
 
-    folder: Path
-    grid: Grid
-    description: str
-    compress: str = "zstd"
-    _checks: list[list[tuple[Window, int]]] = field(default_factory=lambda: [[]])
-    # of the product and of each overview, the checksum of every window written
-    _stats: list[Stats] = field(default_factory=list)
-    _dataset: Any = None
+    def __init__(
+        self,
+        folder: Path,
+        grid: Grid,
+        description: str,
+        *,
+        compress: str = "zstd",
+        dtype: str = "float32",
+        rows_at_once: int | None = None,
+    ) -> None:
+        self.folder, self.grid, self.description = folder, grid, description
+        self._format = FORMATS[dtype]
+        self._profile = {"dtype": dtype, "nodata": self._format.nodata, **_PROFILE}
+        self._encoding = {**_ENCODINGS[compress], "PREDICTOR": self._format.predictor}
+        self._rows_at_once = rows_at_once
+        self._stats: list[Stats] = []
+        self._maker: OnePass | Staged | None = None
 
     def __enter__(self) -> Self:
         with writing(self.description):
-            place = {"crs": self.grid.crs, "transform": self.grid.transform}
-            self._dataset = _create(self.folder / "strips.tif", self.grid.height, self.grid.width, **place)
+            if self._rows_at_once is not None and onepass.fits(self.grid, self._rows_at_once):
+                self._maker = OnePass(self.folder, self.grid, {**self._profile, **self._encoding}, self._format)
+            else:
+                self._maker = Staged(self.folder, self.grid, self._profile, self._encoding, self._format)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._dataset is not None and not self._dataset.closed:
-            self._dataset.close()
+        if self._maker is not None:
+            self._maker.close()
+
+    @property
+    def maker(self) -> OnePass | Staged:
+        """What makes the file, inside the `with` block."""
+        assert self._maker is not None
+        return self._maker
 
     def write(self, values: NDArray[np.float32], window: Window) -> None:
-        """One window, (rows, cols), NaN for no data."""
+        """One window of values, (rows, cols), NaN for no data."""
         with writing(self.description):
-            self._dataset.write(values, 1, window=window.slices)
-        self._checks[0].append((window, _checksum(values)))
+            self.maker.write(values, window)
         self._stats.append(measure(values))
 
     def finish(self, tags: Mapping[str, str], stats: Stats) -> Path:
         """Make the COG and verify it; `tags` go to the dataset, `stats` to the band."""
         final = self.folder / "product.tif"
-        options = {"COMPRESS": "ZSTD", "LEVEL": 1} if self.compress == "zstd" else {"COMPRESS": "DEFLATE", "LEVEL": 6}
         with writing(self.description):
-            self._label(tags, stats)
-            self._dataset.close()
-            levels = self._overviews()
-            rasterio.shutil.copy(
-                _with_overviews(self.folder / "strips.tif", levels),
-                final,
-                driver="COG",
-                PREDICTOR="YES",
-                BLOCKSIZE=BLOCK_PX,
-                # Not made by the driver, which encodes them to a file of its own first: a tenth of the whole tile.
-                OVERVIEWS="FORCE_USE_EXISTING" if levels else "NONE",
-                NUM_THREADS=self._threads,
-                BIGTIFF="IF_SAFER",
-                **options,
-            )
-            for path in (self.folder / "strips.tif", self.folder / "strips.vrt", *levels):
-                path.unlink(missing_ok=True)
+            self.maker.finish(final, lambda dataset: self._label(dataset, tags, stats))
         self._verify(final)
         return final
 
@@ -106,117 +103,47 @@ class CogWriter:
         """Statistics of what was written so far."""
         return pool_stats(self._stats) or Stats(pixels=0, count=0, valid_fraction=0.0)
 
-    @property
-    def _threads(self) -> int:
-        """A few blocks are done before threads are up."""
-        return THREADS if self.grid.height * self.grid.width > 4 * BLOCK_PX**2 else 1
-
-    def _overviews(self) -> list[Path]:
-        """Files of half the size each, until one fits into a block; a pixel is the mean of its valid ones."""
-        levels: list[Path] = []
-        height, width, below = self.grid.height, self.grid.width, self.folder / "strips.tif"
-        while max(height, width) > BLOCK_PX:
-            height, width = -(-height // 2), -(-width // 2)
-            level, checks = self.folder / f"overview{len(levels)}.tif", []
-            with rasterio.open(below) as finer, _create(level, height, width) as coarser:
-                for window in strips(height, width, BLOCK_PX, BLOCK_PX, 16, _OVERVIEW_BYTES):
-                    (top, bottom), (left, right) = window.slices
-                    rows, cols = (2 * top, min(2 * bottom, finer.height)), (2 * left, min(2 * right, finer.width))
-                    values = halved(finer.read(1, window=(rows, cols)))
-                    coarser.write(values, 1, window=window.slices)
-                    checks.append((window, _checksum(values)))
-            levels.append(level)
-            self._checks.append(checks)
-            below = level
-        return levels
-
-    def _label(self, tags: Mapping[str, str], stats: Stats) -> None:
-        self._dataset.set_band_description(1, self.description)
-        self._dataset.colorinterp = [ColorInterp.gray]
-        self._dataset.update_tags(**tags)
+    def _label(self, dataset: Any, tags: Mapping[str, str], stats: Stats) -> None:
+        dataset.set_band_description(1, self.description)
+        dataset.colorinterp = [ColorInterp.gray]
+        dataset.update_tags(**tags)
+        if self._format.scale != 1:
+            dataset.scales = (self._format.scale,)
         if stats.count:  # QGIS stretches by these; without them it samples, and nodata can win
-            self._dataset.update_tags(
-                1,
-                STATISTICS_MINIMUM=stats.min,
-                STATISTICS_MAXIMUM=stats.max,
-                STATISTICS_MEAN=stats.mean,
-                STATISTICS_STDDEV=stats.std,
-                STATISTICS_VALID_PERCENT=f"{100 * stats.valid_fraction:.4g}",
-            )
+            names = {"MINIMUM": stats.min, "MAXIMUM": stats.max, "MEAN": stats.mean, "STDDEV": stats.std}
+            # Of pixels, not of the values that they stand for.
+            of_pixels = {f"STATISTICS_{name}": (value or 0.0) / self._format.scale for name, value in names.items()}
+            dataset.update_tags(1, **of_pixels, STATISTICS_VALID_PERCENT=f"{100 * stats.valid_fraction:.4g}")
 
     def _verify(self, final: Path) -> None:
+        checks = self.maker.checks
         try:
-            with rasterio.open(final, driver="GTiff", NUM_THREADS=self._threads) as product:
+            if why := self.maker.differs(final):
+                raise _unverified(why)
+            with rasterio.open(final, driver="GTiff", NUM_THREADS=THREADS) as product:
                 said = (product.height, product.width, product.dtypes[0], product.transform)
-                wanted = (self.grid.height, self.grid.width, "float32", self.grid.transform)
-                if said != wanted or not np.isnan(product.nodata):
-                    raise _unverified(f"it says {said}, nodata {product.nodata}; wanted {wanted}, nodata nan")
+                wanted = (self.grid.height, self.grid.width, self._format.dtype, self.grid.transform)
+                nodata = self._format.nodata
+                if said != wanted or not np.array_equal(product.nodata, nodata, equal_nan=True):
+                    raise _unverified(f"it says {said}, nodata {product.nodata}; wanted {wanted}, nodata {nodata}")
                 if not crs.is_same(product.crs.to_wkt(), self.grid.crs.to_wkt()):
                     raise _unverified(f"it is in {crs.name_of(product.crs.to_wkt())}")
-                _compare(product, self._checks[0])
-            for level, checks in enumerate(self._checks[1:]):  # what a viewer shows first
-                with rasterio.open(final, driver="GTiff", overview_level=level, NUM_THREADS=self._threads) as overview:
-                    _compare(overview, checks)
-        except RasterioError as error:
+                _compare(product, checks[0])
+            for level, of_level in enumerate(checks[1:]):  # what a viewer shows first
+                with rasterio.open(final, driver="GTiff", overview_level=level, NUM_THREADS=THREADS) as overview:
+                    _compare(overview, of_level)
+        except (RasterioError, OSError) as error:
             raise _unverified(str(error)) from error
 
 
-def _create(path: Path, height: int, width: int, **place: Any) -> Any:
-    """An uncompressed float32 file in blocks, open for writing."""
-    profile = {"driver": "GTiff", "count": 1, "dtype": "float32", "nodata": np.nan, "BIGTIFF": "IF_SAFER"}
-    blocks = {"tiled": True, "blockxsize": BLOCK_PX, "blockysize": BLOCK_PX}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)  # an overview takes its place from its product
-        return rasterio.open(path, "w", height=height, width=width, **profile, **blocks, **place)
-
-
-def halved(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Half as many rows and columns (one more where they are odd): the mean of the valid pixels, NaN where none is."""
-    if values.shape[0] % 2 or values.shape[1] % 2:
-        edges = [(0, side % 2) for side in values.shape]
-        values = np.pad(values, edges, constant_values=np.nan)
-    quarters = (values[::2, ::2], values[::2, 1::2], values[1::2, ::2], values[1::2, 1::2])
-    mean: NDArray[np.float32] = ((quarters[0] + quarters[1]) + (quarters[2] + quarters[3])) * np.float32(0.25)
-    partial = np.isnan(mean)
-    if partial.any():  # some of four are not valid: rare but for edges
-        four = np.stack([quarter[partial] for quarter in quarters])
-        valid = ~np.isnan(four)
-        count = valid.sum(axis=0)
-        # The very NaN that is declared as nodata: GDAL leaves a block of nothing else out, and reads that one back.
-        empty = np.full(count.shape, np.nan, np.float32)
-        mean[partial] = np.divide(np.where(valid, four, 0).sum(axis=0), count, out=empty, where=count > 0)
-    return mean
-
-
-def _with_overviews(path: Path, levels: Sequence[Path]) -> Path:
-    """A raster that has those files for its overviews; a VRT, since GDAL writes no overview that it has not made."""
-    if not levels:
-        return path
-    vrt = path.with_suffix(".vrt")
-    rasterio.shutil.copy(path, vrt, driver="VRT")
-    tree = ElementTree.parse(vrt)
-    band = tree.getroot().find("VRTRasterBand")
-    assert band is not None
-    for level in levels:
-        overview = ElementTree.SubElement(band, "Overview")
-        ElementTree.SubElement(overview, "SourceFilename", relativeToVRT="1").text = level.name
-        ElementTree.SubElement(overview, "SourceBand").text = "1"
-    tree.write(vrt)
-    return vrt
-
-
-def _compare(dataset: Any, checks: Sequence[tuple[Window, int]]) -> None:
-    for window, checksum in checks:
-        if _checksum(dataset.read(1, window=window.slices)) != checksum:
+def _compare(dataset: Any, checks: Checks) -> None:
+    for window, wanted in checks:
+        if checksum(dataset.read(1, window=window.slices)) != wanted:
             raise _unverified(f"the pixels of {window} are not those that were written")
 
 
 def _unverified(why: str) -> Transient:
     return Transient(Code.PRODUCT_INVALID, f"the finished product does not read back as written: {why}")
-
-
-def _checksum(values: NDArray[np.float32]) -> int:
-    return zlib.crc32(np.ascontiguousarray(values).data)
 
 
 def measure(values: NDArray[np.float32]) -> Stats:

@@ -13,6 +13,8 @@ from rasterio.transform import Affine
 # A raster without a place is refused with our own words; for all threads, which is why it is set once.
 warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
 
+# A side of a product's blocks.
+BLOCK_PX = 512
 # Of decoding, encoding and reading back one file. Where the other core is free a tile takes a third less time; where it
 # is at another tile, no more and no less. GDAL makes them at first use, in the process that reads: after any fork.
 THREADS = 2

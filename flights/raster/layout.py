@@ -7,7 +7,7 @@ TIFF 6.0 (Adobe 1992), section 2 and 15; BigTIFF as libtiff has it.
 """
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 # Bytes beside a block that a COG's reader may look at: its size before it, its last four bytes again after it.
@@ -19,7 +19,7 @@ _PAGES_MAX = 64
 
 _COMPRESSION, _NONE = 259, 1
 _SUBFILE, _STRIP_OFFSETS, _STRIP_COUNTS, _PLANAR = 254, 273, 279, 284
-_SAMPLES, _TILE_OFFSETS, _TILE_COUNTS = 277, 324, 325
+_SAMPLES, TILE_OFFSETS, TILE_COUNTS = 277, 324, 325
 _REDUCED_PAGE, _SEPARATE = 1, 2
 # Tags that point to pages of their own: SubIFDs, EXIF, GPS, interoperability.
 _POINTERS = {330, 34665, 34853, 40965}
@@ -56,43 +56,64 @@ class Layout:
         return merged
 
 
-class _NotThere(Exception):
+class NotThere(Exception):
     """The header goes on where nothing has been fetched."""
 
 
-class _Head:
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tag of a page: its type, how many values it has, and where they lie."""
+
+    kind: int
+    count: int
+    start: int
+    stop: int
+
+
+Page = Mapping[int, Entry]
+# By tag.
+
+
+class Head:
     """The first bytes of a TIFF."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes | memoryview) -> None:
         self.raw = raw
         if raw[:4] not in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-            raise _NotThere
+            raise NotThere
         self.order, self.big = "<" if raw[:2] == b"II" else ">", raw[2:4] in (b"+\0", b"\0+")
 
     def numbers(self, form: str, at: int) -> tuple[int, ...]:
         """Whole numbers of a struct form at a place."""
         form = self.order + form
         if at < 0 or at + struct.calcsize(form) > len(self.raw):
-            raise _NotThere
+            raise NotThere
         return struct.unpack_from(form, self.raw, at)
 
-    def pages(self) -> list[dict[int, tuple[int, ...]]]:
-        """Each page's tags, those with whole numbers; every value of every tag must be there."""
+    def pages(self) -> list[Page]:
+        """Each page's tags; every value of every tag must be there."""
         (at,) = self.numbers("Q", 8) if self.big else self.numbers("I", 4)
-        pages: list[dict[int, tuple[int, ...]]] = []
+        pages: list[Page] = []
         while at and len(pages) <= _PAGES_MAX:
             (count,) = self.numbers("Q" if self.big else "H", at)
             at += 8 if self.big else 2
             size = 20 if self.big else 12
-            tags: dict[int, tuple[int, ...]] = {}
+            page: dict[int, Entry] = {}
             for i in range(count):
-                tag, values = self._tag(at + i * size)
-                tags.setdefault(tag, values)  # of two the first counts, as for libtiff
-            pages.append(tags)
+                tag, entry = self._entry(at + i * size)
+                page.setdefault(tag, entry)  # of two the first counts, as for libtiff
+            pages.append(page)
             (at,) = self.numbers("Q" if self.big else "I", at + count * size)
         return pages
 
-    def _tag(self, at: int) -> tuple[int, tuple[int, ...]]:
+    def values(self, page: Page, tag: int, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """The whole numbers of a tag, `default` where the page does not have it, or has no whole numbers there."""
+        entry = page.get(tag)
+        if entry is None or entry.kind not in _TYPES:
+            return default
+        return self.numbers(f"{entry.count}{_TYPES[entry.kind]}", entry.start)
+
+    def _entry(self, at: int) -> tuple[int, Entry]:
         tag, kind = self.numbers("HH", at)
         (count,) = self.numbers("Q" if self.big else "I", at + 4)
         inline, place = (8, at + 12) if self.big else (4, at + 8)
@@ -100,8 +121,8 @@ class _Head:
         if length > inline:
             (place,) = self.numbers("Q" if self.big else "I", place)
         if place + length > len(self.raw):
-            raise _NotThere
-        return tag, self.numbers(f"{count}{_TYPES[kind]}", place) if kind in _TYPES else ()
+            raise NotThere
+        return tag, Entry(kind, count, place, place + length)
 
 
 def read_layout(head: bytes) -> Layout | None:
@@ -111,18 +132,19 @@ def read_layout(head: bytes) -> Layout | None:
     that is not compressed: of such a block libtiff reads what its size should be, whatever its byte count says.
     """
     try:
-        first, *others = _Head(head).pages()
-    except (_NotThere, ValueError):
+        tiff = Head(head)
+        first, *others = tiff.pages()
+    except (NotThere, ValueError):
         return None
-    if first.get(_COMPRESSION, (_NONE,)) == (_NONE,):
+    if tiff.values(first, _COMPRESSION, (_NONE,)) == (_NONE,):
         return None
-    if first.get(_PLANAR, (1,)) != (_SEPARATE,) or first.get(_SUBFILE, (0,)) != (0,):
+    if tiff.values(first, _PLANAR, (1,)) != (_SEPARATE,) or tiff.values(first, _SUBFILE, (0,)) != (0,):
         return None
-    if any(page.get(_SUBFILE, (0,)) != (_REDUCED_PAGE,) for page in others) or _POINTERS & first.keys():
+    if any(tiff.values(p, _SUBFILE, (0,)) != (_REDUCED_PAGE,) for p in others) or _POINTERS & first.keys():
         return None
-    offsets = first.get(_TILE_OFFSETS) or first.get(_STRIP_OFFSETS) or ()
-    counts = first.get(_TILE_COUNTS) or first.get(_STRIP_COUNTS) or ()
-    (bands,) = first.get(_SAMPLES, (1,))
+    offsets = tiff.values(first, TILE_OFFSETS) or tiff.values(first, _STRIP_OFFSETS)
+    counts = tiff.values(first, TILE_COUNTS) or tiff.values(first, _STRIP_COUNTS)
+    bands = next(iter(tiff.values(first, _SAMPLES, (1,))), 0)
     if not bands or not offsets or len(offsets) != len(counts) or len(offsets) % bands:
         return None
     return Layout(bands, [(start, start + size) for start, size in zip(offsets, counts, strict=True)])

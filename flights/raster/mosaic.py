@@ -14,12 +14,15 @@ from rasterio.transform import Affine
 
 from flights import crs
 from flights.errors import Code, Refused
-from flights.raster.cog import BLOCK_PX, CogWriter
-from flights.raster.environment import Grid, gdal
+from flights.raster.cog import CogWriter
+from flights.raster.environment import BLOCK_PX, Grid, gdal
+from flights.raster.pixels import FORMATS
 from flights.windows import Window, strips
 
 # Working memory of a mosaic's pixel: the strip, a tile's window over it, masks between.
 _BYTES_PER_PIXEL = 16
+# What its windows may leave unfinished: a row of blocks.
+ROWS_AT_ONCE = BLOCK_PX
 # Pixel sizes that differ by less, over the whole tile, are one pixel size.
 _SAME_SIZE_PX = 0.01
 # A mosaic of more pixels than its tiles' times this is a mistake of place rather than a flight. (Of n tiles in a
@@ -111,7 +114,7 @@ def _lay(tile: Placed, window: Window, values: np.ndarray[tuple[int, int], np.dt
     )
     theirs = (row_start - tile.row_off, row_stop - tile.row_off), (col_start - tile.col_off, col_stop - tile.col_off)
     with _opened(tile.piece) as dataset:
-        pixels = dataset.read(1, window=theirs)
+        pixels = FORMATS[dataset.dtypes[0]].unpack(dataset.read(1, window=theirs))
     ours = values[
         row_start - window.row_off : row_stop - window.row_off, col_start - window.col_off : col_stop - window.col_off
     ]

@@ -105,6 +105,11 @@ class TileSource:
         """The bands (from 1) of the one file that holds them all, whose pixels are read."""
         return {index for b in self.bands.values() for index in (b.facts.index, b.alpha) if index}
 
+    @property
+    def rows_at_once(self) -> int:
+        """How many rows its windows may leave unfinished: a row of blocks."""
+        return self._block[0]
+
     def windows(self, budget: int) -> Iterator[Window]:
         """The windows of the tile, within a byte budget."""
         return strips(self.grid.height, self.grid.width, *self._block, WORKING_BYTES_PER_PIXEL, budget)

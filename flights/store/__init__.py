@@ -39,9 +39,10 @@ class Store(Protocol):
     def raster(self, uri: str) -> dict[str, Stat]:
         """An object ("") and those of SIDECARS that lie beside it, by suffix, without their metadata; else empty."""
 
-    def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
+    def fetch(self, uri: str, path: Path, pinned: Stat, have: int = 0) -> None:
         """Make the object readable at `path`; SourceChanged where it is no longer the `pinned` one.
 
+        So many of its first bytes are there already.
         A local file is linked, not copied: whoever reads it looks at `stat` again before trusting what was read.
         """
 
@@ -101,8 +102,8 @@ class Stores:
     def raster(self, uri: str) -> dict[str, Stat]:
         return self.of(uri).raster(uri)
 
-    def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
-        self.of(uri).fetch(uri, path, pinned)
+    def fetch(self, uri: str, path: Path, pinned: Stat, have: int = 0) -> None:
+        self.of(uri).fetch(uri, path, pinned, have)
 
     def fetch_ranges(self, uri: str, path: Path, pinned: Stat, ranges: Sequence[tuple[int, int]]) -> None:
         self.of(uri).fetch_ranges(uri, path, pinned, ranges)

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from awscrt import checksums
@@ -48,39 +49,57 @@ _STREAMED: Mapping[str, Callable[[Iterable[bytes]], bytes]] = {
 }
 
 
-def stored_of(answer: Mapping[str, object]) -> tuple[str, str] | None:
-    """The kind and the value of a checksum in S3's answer, None where there is none.
+# What boto3, the AWS CLI and rclone's kin cut a multipart upload into unless told otherwise.
+USUAL_PART_BYTES = 8 * 2**20
 
-    One of a multipart upload that is neither of its parts ("-" and their number) nor said to be of the whole object is
-    not believed: some servers give the composite one so.
-    """
-    found = next(((kind, str(answer[kind])) for kind in _STREAMED if kind in answer), None)
-    if found and "-" in str(answer.get("ETag")) and "-" not in found[1] and answer.get("ChecksumType") != "FULL_OBJECT":
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A checksum that S3 keeps of an object."""
+
+    kind: str
+    value: str
+    believed: bool
+    # False of one of a multipart upload that is neither of its parts ("-" and their number) nor said to be of the whole
+    # object: some servers give the composite one so
+
+
+def stored_of(answer: Mapping[str, object]) -> Stored | None:
+    """The checksum in S3's answer, None where there is none."""
+    kind = next((kind for kind in _STREAMED if kind in answer), None)
+    if kind is None:
         return None
-    return found
+    value, in_parts = str(answer[kind]), "-" in str(answer.get("ETag"))
+    return Stored(kind, value, not in_parts or "-" in value or answer.get("ChecksumType") == "FULL_OBJECT")
 
 
-def composite_of(answer: Mapping[str, object]) -> tuple[str, str] | None:
-    """The kind and the value of a checksum of checksums in S3's answer to a GET, None where there is none."""
-    found = ((kind, str(answer[kind])) for kind in _ALGORITHMS if kind in answer)
-    return next(((kind, value) for kind, value in found if "-" in value), None)
+def composite_of(answer: Mapping[str, object]) -> Stored | None:
+    """The checksum of checksums in S3's answer to a GET, None where there is none."""
+    found = (Stored(kind, str(answer[kind]), True) for kind in _ALGORITHMS if kind in answer)
+    return next((stored for stored in found if "-" in stored.value), None)
 
 
-def is_as_stored(path: Path, kind: str, value: str, part_bytes: Callable[[int], int]) -> bool:
+def is_as_stored(path: Path, stored: Stored, part_bytes: Callable[[int], int]) -> bool:
     """Whether a file gives that checksum; `part_bytes` tells the size of a part by its number, from 1."""
-    if "-" not in value:
+    if "-" not in stored.value:
         with path.open("rb") as content:
-            found = _STREAMED[kind](iter(lambda: content.read(2**20), b""))
-        return base64.b64encode(found).decode() == value
-    digest, (stored, _, count) = _ALGORITHMS[kind], value.rpartition("-")
-    parts, first, total = int(count), part_bytes(1), path.stat().st_size
-    # Nearly always all but the last are of one size: then one question is enough.
-    alike = -(-total // first) == parts
+            found = _STREAMED[stored.kind](iter(lambda: content.read(2**20), b""))
+        return base64.b64encode(found).decode() == stored.value
+    digest, (value, _, count) = _ALGORITHMS[stored.kind], stored.value.rpartition("-")
+    parts, total = int(count), path.stat().st_size
 
     def gives(sizes: Iterable[int]) -> bool:
         with path.open("rb") as content:
             digests = b"".join(digest(content.read(size)) for size in sizes)
             whole = content.read(1) == b""
-        return whole and base64.b64encode(digest(digests)).decode() == stored
+        return whole and base64.b64encode(digest(digests)).decode() == value
 
-    return (alike and gives([first] * parts)) or gives(part_bytes(number) for number in range(1, parts + 1))
+    def gives_parts_of(size: int) -> bool:
+        return -(-total // size) == parts and gives([size] * parts)
+
+    # Nearly always all but the last are of one size, and that is the usual one: then nothing is asked.
+    return (
+        gives_parts_of(USUAL_PART_BYTES)
+        or gives_parts_of(part_bytes(1))
+        or gives(part_bytes(number) for number in range(1, parts + 1))
+    )

@@ -40,7 +40,8 @@ class LocalStore:
         found = ((suffix, self.stat(uri + suffix)) for suffix in ("", *SIDECARS))
         return {suffix: there for suffix, there in found if there}
 
-    def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
+    def fetch(self, uri: str, path: Path, pinned: Stat, have: int = 0) -> None:
+        del have
         now = self.stat(uri)
         if now is None or now.identity != pinned.identity:
             raise SourceChanged(f"{uri} was replaced while the tile was being made")

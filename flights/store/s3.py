@@ -36,7 +36,7 @@ from flights.errors import (
     of_os_error,
 )
 from flights.store import SIDECARS, Stat
-from flights.store.checksums import composite_of, is_as_stored, stored_of
+from flights.store.checksums import Stored, composite_of, is_as_stored, stored_of
 
 CHUNK_BYTES = 2**20
 # Above this a product goes up in parts; S3 takes at most 5 GiB in one PutObject.
@@ -135,7 +135,7 @@ class S3Store:
                     raise
         return {suffix: there for suffix, there in found.items() if there}
 
-    def fetch(self, uri: str, path: Path, pinned: Stat) -> None:
+    def fetch(self, uri: str, path: Path, pinned: Stat, have: int = 0) -> None:
         """The whole object, pinned to the ETag, held to its length and to the checksum that S3 keeps.
 
         A large one comes in ranges at once, since one connection to S3 gives 50 to 90 MB/s, and is checked when it is
@@ -145,20 +145,22 @@ class S3Store:
             self._fetch_at_once(uri, path, pinned)
             return
 
-        def head(bucket: str, key: str) -> tuple[str, str] | None:
+        def head(bucket: str, key: str) -> Stored | None:
             said = self.client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
             if _identity(said["ETag"], said["ContentLength"]) != pinned.identity:
                 raise SourceChanged(f"{uri} was replaced while the tile was being made")
             return stored_of(said)
 
-        stored = self._pinned(uri, head)
-        if stored is None:  # or one that this answer does not tell as what it is: a single GET tells and checks it
+        with ThreadPoolExecutor(1, thread_name_prefix="ask") as asking:
+            asked = asking.submit(self._pinned, uri, head)  # while the object comes
+            step = -(-(pinned.size - have) // FETCHES)
+            starts = range(have, pinned.size, step)
+            self.fetch_ranges(uri, path, pinned, [(start, min(start + step, pinned.size)) for start in starts])
+            stored = asked.result()
+        if stored and stored.believed:
+            self._pinned(uri, lambda bucket, key: self._check(uri, path, stored, bucket, key))
+        elif stored:  # this answer does not tell it as what it is: a single GET tells and checks it
             self._fetch_at_once(uri, path, pinned)
-            return
-        step = -(-pinned.size // FETCHES)
-        starts = range(0, pinned.size, step)
-        self.fetch_ranges(uri, path, pinned, [(start, min(start + step, pinned.size)) for start in starts])
-        self._pinned(uri, lambda bucket, key: self._check(uri, path, stored, bucket, key))
 
     def _fetch_at_once(self, uri: str, path: Path, pinned: Stat) -> None:
         def copy(bucket: str, key: str) -> int:
@@ -173,11 +175,11 @@ class S3Store:
         if written != pinned.size:
             raise Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: {written} bytes came of {pinned.size}")
 
-    def _check(self, uri: str, path: Path, stored: tuple[str, str], bucket: str, key: str) -> None:
+    def _check(self, uri: str, path: Path, stored: Stored, bucket: str, key: str) -> None:
         def part_bytes(number: int) -> int:
             return int(self.client.head_object(Bucket=bucket, Key=key, PartNumber=number)["ContentLength"])
 
-        if not is_as_stored(path, *stored, part_bytes):
+        if not is_as_stored(path, stored, part_bytes):
             raise Transient(Code.STORAGE_UNAVAILABLE, f"{uri}: what came is not what its checksum was made of")
 
     def fetch_ranges(self, uri: str, path: Path, pinned: Stat, ranges: Sequence[tuple[int, int]]) -> None:
