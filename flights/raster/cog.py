@@ -18,7 +18,7 @@ from rasterio.errors import RasterioError
 from flights import crs
 from flights.errors import Code, Transient
 from flights.raster import onepass
-from flights.raster.environment import BLOCK_PX, THREADS, Grid, gdal
+from flights.raster.environment import BLOCK_PX, THREADS, THREADS_FROM_PX, Grid, gdal
 from flights.raster.onepass import OnePass
 from flights.raster.overviews import Checks, checksum
 from flights.raster.pixels import FORMATS
@@ -116,11 +116,12 @@ class CogWriter:
             dataset.update_tags(1, **of_pixels, STATISTICS_VALID_PERCENT=f"{100 * stats.valid_fraction:.4g}")
 
     def _verify(self, final: Path) -> None:
-        checks = self.maker.checks
+        checks, size = self.maker.checks, self.grid.height * self.grid.width
+        threads = THREADS if size >= THREADS_FROM_PX else 1
         try:
             if why := self.maker.differs(final):
                 raise _unverified(why)
-            with rasterio.open(final, driver="GTiff", NUM_THREADS=THREADS) as product:
+            with rasterio.open(final, driver="GTiff", NUM_THREADS=threads) as product:
                 said = (product.height, product.width, product.dtypes[0], product.transform)
                 wanted = (self.grid.height, self.grid.width, self._format.dtype, self.grid.transform)
                 nodata = self._format.nodata
@@ -130,7 +131,7 @@ class CogWriter:
                     raise _unverified(f"it is in {crs.name_of(product.crs.to_wkt())}")
                 _compare(product, checks[0])
             for level, of_level in enumerate(checks[1:]):  # what a viewer shows first
-                with rasterio.open(final, driver="GTiff", overview_level=level, NUM_THREADS=THREADS) as overview:
+                with rasterio.open(final, driver="GTiff", overview_level=level, NUM_THREADS=threads) as overview:
                     _compare(overview, of_level)
         except (RasterioError, OSError) as error:
             raise _unverified(str(error)) from error

@@ -17,7 +17,7 @@ warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
 BLOCK_PX = 512
 # Of decoding, encoding and reading back one file. Where the other core is free a tile takes a third less time; where it
 # is at another tile, no more and no less. GDAL makes them at first use, in the process that reads: after any fork.
-THREADS = 2
+THREADS, THREADS_FROM_PX = 2, 2 * BLOCK_PX**2
 # GDAL's default of 5 % of memory would be taken by every process of a worker.
 CACHE_BYTES = 32 * 2**20
 

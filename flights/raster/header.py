@@ -12,7 +12,7 @@ from rasterio.transform import Affine
 
 from flights import crs
 from flights.errors import Code, Refused
-from flights.raster.environment import THREADS
+from flights.raster.environment import THREADS, THREADS_FROM_PX
 
 # What is opened at all, by its first bytes: no VRT (it follows other files), nothing that reaches the network.
 DRIVERS = {
@@ -36,7 +36,8 @@ def open_raster(path: Path, name: str) -> Any:
     _check_sidecars(path, name, driver)
     try:
         dataset = rasterio.open(path, driver=driver)
-        if driver == "GTiff" and dataset.compression:  # else there is nothing to decode
+        # Uncompressed there is nothing to decode; a few blocks are decoded before threads are up.
+        if driver == "GTiff" and dataset.compression and dataset.height * dataset.width >= THREADS_FROM_PX:
             dataset.close()
             dataset = rasterio.open(path, driver=driver, NUM_THREADS=THREADS)
         return dataset
