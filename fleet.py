@@ -89,7 +89,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
             "clean": {"task": "flights.clean", "schedule": CLEAN_EVERY_S, "options": {"expires": CLEAN_EVERY_S}},
         },
         # GDAL's and the allocator's memory does not come back.
-        "worker_max_tasks_per_child": 200,
+        "worker_max_tasks_per_child": 2_000,
         "worker_max_memory_per_child": CHILD_MEMORY_KB,
         "worker_soft_shutdown_timeout": 30,
         "worker_hijack_root_logger": False,

@@ -47,6 +47,7 @@ from flights.pipeline import (
     settle_tile,
     write_tile,
 )
+from flights.raster.environment import keep_memory
 from flights.report import Problem, TileOutcome, failed
 from flights.runs import Job, Run, has_ended, load_run
 from flights.settings import Settings, load_settings
@@ -78,6 +79,7 @@ app.steps["consumer"].update({LeaseKeeper, DiskGuard})
 
 @worker_process_init.connect
 def _in_child(**_: object) -> None:
+    keep_memory()
     embedded.die_with_parent()
     clear_scratch(load_settings())
 
