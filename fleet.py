@@ -9,6 +9,7 @@ from typing import Any
 
 import redis
 from celery import bootsteps
+from kombu.transport.redis import Channel, QoS
 
 from flights.pipeline import clear_scratch, free_scratch_bytes
 from flights.settings import Settings, load_settings
@@ -31,6 +32,8 @@ CHILD_MEMORY_KB = 1_500_000
 HEAD_MESSAGES = 20
 # How often free disk space is looked at.
 DISK_EVERY_S = 10
+# How often a starting worker asks for a broker that is not up yet.
+BROKER_EVERY_S = 2
 
 
 def configuration(settings: Settings) -> dict[str, Any]:
@@ -126,6 +129,23 @@ class LeaseKeeper(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has 
             log.warning("could not renew %d messages: %s", len(held), error)
 
 
+class Unacked(QoS):
+    """What a worker holds unacknowledged, of a connection that may be gone.
+
+    kombu puts it back when it closes a connection; of one that was lost it has no client left to do so with, and the
+    AttributeError ends the worker. It comes back all the same, when its visibility has run out.
+    """
+
+    def restore_unacked(self, client: Any = None) -> None:
+        try:
+            super().restore_unacked(client)  # type: ignore[no-untyped-call]  # kombu has no types
+        except AttributeError as error:
+            log.warning("%d messages come back later, their connection is lost: %s", len(self._delivered), error)
+
+
+Channel.QoS = Unacked
+
+
 class Quarantine(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
     """Sets aside messages that no worker can even read, before this one meets them.
 
@@ -138,13 +158,26 @@ class Quarantine(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has n
         broker_url = load_settings().broker_url
         if broker_url is None:
             sys.exit("a worker needs CELERY_BROKER_URL, such as redis://redis.farm:6379/0")
-        with redis.Redis.from_url(broker_url) as client:
+        with redis.Redis.from_url(broker_url, socket_connect_timeout=5, socket_timeout=10) as client:
+            self._await(client)
             for name in worker.app.amqp.queues.consume_from:
                 queue = KEY_PREFIX + name
                 for raw in client.lrange(queue, -HEAD_MESSAGES, -1) + client.lrange(queue, 0, HEAD_MESSAGES - 1):
                     if not is_readable(raw) and client.lrem(queue, 1, raw):
                         client.lpush(KEY_PREFIX + "unreadable", raw)
                         log.error("set aside an unreadable message in queue %s: %r", name, raw[:80])
+
+    def _await(self, client: redis.Redis) -> None:
+        """Wait for a broker that is not up yet, as the worker itself does later; end where it wants another user."""
+        while True:
+            try:
+                client.ping()
+                return
+            except redis.AuthenticationError as error:
+                sys.exit(f"the broker (CELERY_BROKER_URL) wants another user or password: {error}")
+            except redis.RedisError as error:
+                log.error("the broker (CELERY_BROKER_URL) does not answer, trying again: %s", error)
+                time.sleep(BROKER_EVERY_S)
 
 
 def is_readable(raw: bytes) -> bool:

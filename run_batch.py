@@ -7,6 +7,7 @@ Nothing heavy is imported until a command runs: `--help` needs no broker, no buc
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -14,13 +15,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-try:
-    import click
-except ModuleNotFoundError:
-    sys.exit("flights is not installed for this Python; run `make demo` once, then .venv/bin/python run_batch.py")
+if any(find_spec(name) is None for name in ("click", "rich", "pydantic_settings", "rasterio", "celery", "awscrt")):
+    print(
+        "flights is not installed for this Python: run `make demo` once, then .venv/bin/python run_batch.py",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+import click
 
 if TYPE_CHECKING:
     from flights.follow import Follower
@@ -35,9 +40,10 @@ INCOMPLETE, REVIEW, UNREACHABLE, TRY_LATER = 3, 4, 69, 75
 SOWN = {"north-field": "complete", "south-field": "incomplete"}
 
 EPILOG = """\b
-Exit status: 0 every flight complete; 1 a bug; 2 usage, or every manifest refused; 3 some flight incomplete or
-refused; 4 complete, but some flight needs review; 69 broker or storage unreachable; 75 a flight is already running, or
-the --timeout ran out (a fleet goes on; without one, run the same command again for the rest); 130, 143 interrupted."""
+Exit status: 0 every flight complete; 1 a bug, or nobody reads the output; 2 usage, or every manifest refused; 3 some
+flight incomplete or refused; 4 complete, but some flight needs review; 69 broker or storage unreachable; 75 a flight is
+already running, or the --timeout ran out; 130, 143 interrupted. After 75, 130 and 143 a fleet goes on; without one, run
+the same command again for the rest."""
 
 
 class Seconds(click.FloatRange):
@@ -274,6 +280,8 @@ def _fleet(settings: Settings) -> Iterator[tuple[Tools, Any]]:
             check, broker_url = held.check, held.broker_url
         ledger = Ledger(broker_url)
         ledger.check()
+        if settings.broker_url and settings.result_backend:
+            Ledger(settings.result_backend).check("CELERY_RESULT_BACKEND")
         backend = settings.result_backend if settings.broker_url else None  # the private server is its own
         connected = settings.model_copy(update={"broker_url": broker_url, "result_backend": backend})
         tasks.connect(connected)
@@ -285,6 +293,13 @@ def _check_room(settings: Settings) -> None:
     from flights.errors import Code, Refused
     from flights.pipeline import free_scratch_bytes
 
+    try:
+        settings.scratch.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        said = (
+            f"scratch (FLIGHTS_SCRATCH_DIR, FLIGHTS_STATE_DIR) cannot be made at {settings.scratch}: {error.strerror}"
+        )
+        raise Refused(Code.SETTINGS_INVALID, said) from error
     free = free_scratch_bytes(settings)
     if free < settings.min_free_bytes:
         raise Refused(
@@ -487,8 +502,15 @@ def _show(reports: Sequence[FlightReport], uris: Sequence[str], as_json: bool) -
             console.show_report(screen, report_, uri)
 
 
+def _rest() -> str:
+    """What becomes of a run whose command is ended."""
+    if os.environ.get("CELERY_BROKER_URL"):
+        return "what was sent goes on in the fleet (see `report`)"
+    return "run the same command again to finish the rest"
+
+
 def _end(_signal: int, _frame: Any) -> None:
-    click.echo("terminated; run the same command again to finish the rest", err=True)
+    click.echo(f"terminated; {_rest()}", err=True)
     sys.exit(128 + signal.SIGTERM)
 
 
@@ -511,9 +533,14 @@ def _answering() -> Iterator[None]:
         click.echo(f"storage or broker: {error}", err=True)
         sys.exit(UNREACHABLE)
     except KeyboardInterrupt:
-        click.echo("interrupted; run the same command again to finish the rest", err=True)
+        click.echo(f"interrupted; {_rest()}", err=True)
         sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":
-    cli(prog_name="run_batch.py")
+    try:
+        cli(prog_name="run_batch.py")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.exit(f"the output cannot be written: {error.strerror}")

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 import redis
 from celery import Celery, Task, chord
-from celery.signals import worker_process_init
+from celery.signals import beat_init, worker_process_init
 from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
@@ -72,9 +73,23 @@ class TileTooSlow(BaseException):
 
 app = Celery("flights")
 # Evaluated when the configuration is first needed: importing this module needs no broker.
-app.add_defaults(lambda: configuration(load_settings()))
+app.add_defaults(lambda: configuration(_settings()))
 app.steps["worker"].add(Quarantine)
 app.steps["consumer"].update({LeaseKeeper, DiskGuard})
+
+
+def _settings() -> Settings:
+    """A worker's or beat's settings; what is wrong with them ends it in one line."""
+    try:
+        return load_settings()
+    except Refused as error:
+        sys.exit(str(error))
+
+
+@beat_init.connect
+def _in_beat(**_: object) -> None:
+    if _settings().broker_url is None:
+        sys.exit("beat needs CELERY_BROKER_URL, such as redis://redis.farm:6379/0")
 
 
 @worker_process_init.connect
@@ -368,9 +383,11 @@ class Post:
         return [queue for queue in (run.queue, EXPORTS) if queue not in names]
 
     def resend(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
+        self._tools.ledger.check()  # Celery would ask a lost one for half a minute, and say so in its own words
         self._send(run, flight, tiles)
 
     def conclude(self, run: Run) -> None:
+        self._tools.ledger.check()
         with _broker():
             report_flight.apply_async([[], run.model_dump(mode="json")])
 
@@ -400,3 +417,8 @@ def _broker() -> Iterator[None]:
         raise Transient(Code.BROKER_UNAVAILABLE, f"the broker refuses: {error}") from error
     except (OperationalError, redis.RedisError, OSError) as error:
         raise Unreachable(Code.BROKER_UNAVAILABLE, f"the broker does not answer: {error}") from error
+    except RuntimeError as error:  # what Celery makes of a result backend that stays away
+        if "result store" not in str(error):
+            raise
+        said = "the result backend (CELERY_RESULT_BACKEND, or the broker) does not answer"
+        raise Unreachable(Code.BROKER_UNAVAILABLE, said) from error

@@ -57,7 +57,7 @@ def begin(flight: Flight, order: Order, tools: Tools, courier: Courier) -> Follo
     except FlightsError as error:
         if error.code is Code.SETTINGS_INVALID:
             raise
-        return unanswered(flight.flight_id, run.run_id, len(flight.tiles), error)
+        return unanswered(flight, run.run_id, error)
     try:
         courier.submit(run, flight, todo)
     except Unreachable as error:  # it is recorded: where the broker comes back, what was not sent is sent again

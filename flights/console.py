@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from flights.follow import Follower
 from flights.report import FlightReport, FlightStatus, TileState
@@ -48,13 +48,18 @@ def show_report(console: Console, report: FlightReport, report_uri: str) -> None
     numbers = {"cached": counts.cached, "to review": counts.review, "failed": counts.failed, "missing": counts.missing}
     parts += [f"{n} {what}" for what, n in numbers.items() if n]
     stats = report.stats
-    mean = f"  mean {stats.mean:.3f} over {stats.valid_fraction:.0%}" if stats and stats.mean is not None else ""
+    mean = (
+        f"  mean {round(stats.mean, 3) + 0.0:.3f} over {stats.valid_fraction:.0%}"
+        if stats and stats.mean is not None
+        else ""
+    )
     console.print(f"{name}[{colour}]{report.status}[/]  {', '.join(parts)}{mean}")
     bad = [o for o in report.outcomes if o.state is not TileState.DONE]
     for outcome in bad[:SHOWN_MAX]:
         why = outcome.error.message if outcome.error else "; ".join(r.message for r in outcome.review)
         code = outcome.error.code if outcome.error else "review"
-        console.print(f"  {escape(outcome.tile_id)}  {outcome.state}  {escape(f'[{code}]')} {escape(why)}")
+        kind = "" if code == outcome.state else escape(f"[{code}] ")
+        console.print(f"  {escape(outcome.tile_id)}  {outcome.state}  {kind}{escape(why)}")
     if len(bad) > SHOWN_MAX:
         console.print(f"  and {len(bad) - SHOWN_MAX} more, in the report")
     if report.mosaic:
@@ -62,7 +67,7 @@ def show_report(console: Console, report: FlightReport, report_uri: str) -> None
         if report.mosaic.max_shift_px > 0.05:
             note += f"  (tiles moved by up to {report.mosaic.max_shift_px:.2f} pixels onto one grid)"
         console.print(f"  mosaic  {escape(report.mosaic.uri)}{note}")
-    elif not report.mosaic_error and report.complete:
+    elif not report.mosaic_error and report.complete and not report.error:
         review = report.status is FlightStatus.REVIEW
         why = "needs --composite review" if review else "not asked for, not made yet, or gone"
         console.print(f"  no mosaic  {why}")
@@ -106,7 +111,7 @@ def show_sensors(console: Console, known: Sequence[SensorProfile]) -> None:
         for profile in known:
             click.echo(f"{profile.slug}\t{', '.join(profile.bands)}\t{profile.title}")  # rich would expand the tabs
         return
-    table = Table("sensor", "bands, in file order", "what it is", box=None)
+    table = Table(Column("sensor", no_wrap=True), "bands, in file order", "what it is", box=None)
     for profile in known:
         bands = ", ".join(profile.bands) if profile.layout == "bands" else "a file a band: " + ", ".join(profile.bands)
         table.add_row(f"[bold]{profile.slug}[/]", bands, escape(profile.title))

@@ -46,6 +46,8 @@ class Follower:
     _failures: int = 0
     # in a row
     _report_seen: Stat | None = None
+    _said: str = ""
+    # the last complaint
     _unserved: list[str] = field(default_factory=list)
     # what has been complained of
 
@@ -77,7 +79,7 @@ class Follower:
             report = load_report(self.tools.stores, self.flight)
             self._report_seen = stat
         except FlightsError as error:
-            log.warning("%s: storage does not answer: %s", self.flight.flight_id, error)
+            self._say(f"its report cannot be looked for: {error}")
             report = None
         if self.run.is_settled_by(report):
             self.report = report
@@ -92,21 +94,27 @@ class Follower:
                 return
             lost = lost_tiles(self.run, self.flight, self.tools)
             if lost and self._resends < RESENDS_MAX:
-                self._resends += 1
                 log.warning("%s: no progress; sending %d tiles again", self.flight.flight_id, len(lost))
                 self.courier.resend(self.run, self.flight, lost)
+                self._resends += 1
             elif self._conclusions < CONCLUSIONS_MAX:
-                self._conclusions += 1
                 log.warning("%s: the report is overdue; asking for it again", self.flight.flight_id)
                 self.courier.conclude(self.run)
+                self._conclusions += 1
             else:
                 self._answer()
             self._failures = 0
         except FlightsError as error:
             self._failures += 1
-            log.warning("%s: %s", self.flight.flight_id, error)
+            self._say(str(error))
             if self._failures >= FAILURES_MAX:
                 raise
+
+    def _say(self, what: str) -> None:
+        """Complain once of what stays wrong."""
+        if what != self._said:
+            log.warning("%s: %s", self.flight.flight_id, what)
+        self._said = what
 
     def _complain(self) -> None:
         """Messages wait and nothing moves: say so where no worker takes them."""
@@ -135,5 +143,5 @@ class Follower:
         try:
             report = derive_report(run, flight, tools.stores, tools.limits)
         except FlightsError:
-            return unanswered(flight.flight_id, run.run_id, len(flight.tiles), error)
+            return unanswered(flight, run.run_id, error)
         return report.model_copy(update={"error": Problem.of(error)})

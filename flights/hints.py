@@ -9,6 +9,9 @@ def nearest(word: str, known: Iterable[str], *, at_most: int = 3, cutoff: float 
     by_lower = {name.lower(): name for name in known}
     if word.lower() in by_lower:
         return [by_lower[word.lower()]]
+    begun = [name for lower, name in by_lower.items() if len(word) > 2 and lower.startswith(word.lower())]
+    if begun:
+        return begun[:at_most]
     return [by_lower[name] for name in difflib.get_close_matches(word.lower(), by_lower, at_most, cutoff)]
 
 

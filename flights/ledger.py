@@ -78,17 +78,21 @@ class Ledger:
 
     # -- what a driver asks; it must hear when Redis is away
 
-    def check(self) -> None:
+    def check(self, setting: str = "CELERY_BROKER_URL") -> None:
         """Unreachable where Redis does not answer; Refused where it would throw queued work away when it is full."""
         try:
             memory = self._redis.info("memory")
+        except redis.AuthenticationError as error:
+            said = f"the Redis of {setting} wants another user or password: {error}"
+            raise Unreachable(Code.BROKER_UNAVAILABLE, said) from error
         except redis.RedisError as error:
-            raise Unreachable(Code.BROKER_UNAVAILABLE, f"the broker does not answer: {error}") from error
+            said = f"the broker ({setting}) does not answer: {error}"
+            raise Unreachable(Code.BROKER_UNAVAILABLE, said) from error
         policy = memory.get("maxmemory_policy", "noeviction")
         if int(memory.get("maxmemory", 0)) and policy != "noeviction":
             raise Refused(
                 Code.SETTINGS_INVALID,
-                f"the broker's maxmemory-policy is {policy!r}: it would drop queued tiles when full; set noeviction",
+                f"{setting}: its maxmemory-policy is {policy!r}: it would drop queued tiles when full; set noeviction",
             )
 
     def progress(self, run_id: str) -> Progress | None:

@@ -3,13 +3,14 @@
 What only storage can tell (whether two URIs are one object) is checked by `intake`.
 """
 
+import contextlib
 import json
 import math
 import os.path
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote
 
@@ -36,6 +37,7 @@ MAX_TILES = 1_000_000
 # An error that only says that a value is of the other kind that a key may have.
 _ELSE = "of_the_other_kind"
 _NAME = re.compile(r"[\w-](?:[\w .-]*[\w-])?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ROLE = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
@@ -46,6 +48,8 @@ def _shown(value: object) -> str:
 
 
 def _name(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f'{_shown(value)} is a number, not a name; write it in quotes: "{_shown(value)}"')
     if not isinstance(value, str) or len(value.encode()) > 120 or not _NAME.fullmatch(value) or ".." in value:
         raise ValueError(
             f"{_shown(value)} is no name: letters, digits, '.', '_', '-' and inner spaces, no path, at most 120 bytes"
@@ -156,6 +160,20 @@ def _dtype(value: object) -> object:
     return value
 
 
+def _acquired(value: object) -> object:
+    if value is None or isinstance(value, date):
+        return value
+    if isinstance(value, str) and _DATE.match(value):
+        with contextlib.suppress(ValueError):
+            if _DATE.fullmatch(value):
+                return date.fromisoformat(value)
+            if (moment := datetime.fromisoformat(value)).tzinfo:
+                return moment
+    raise ValueError(
+        f"{_shown(value)} is not a date such as 2026-06-14, nor a timestamp with its zone such as 2026-06-14T17:03:00Z"
+    )
+
+
 def _tiles(value: object) -> object:
     if isinstance(value, list | tuple) and not 1 <= len(value) <= MAX_TILES:
         raise ValueError(f"{len(value)} tiles; a flight has 1 to {MAX_TILES}")
@@ -233,7 +251,7 @@ class Flight(Radiometry):
     flight_id: Name
     tenant: Tenant | None = None
     out_uri: Uri = ""
-    acquired: datetime | None = None
+    acquired: Annotated[datetime | date | None, BeforeValidator(_acquired)] = None
     index: Annotated[str, BeforeValidator(_index)] = "ndvi"
     dtype: Annotated[Literal["float32", "int16"], BeforeValidator(_dtype)] = "float32"
     # of products: values as they are, or ten-thousandths
@@ -346,6 +364,19 @@ def _decode(raw: bytes) -> Any:
         raise ManifestRefused(Code.MANIFEST_NOT_JSON, f"not JSON: {error}") from None
 
 
+# What Python's parser finds, in a reader's words.
+_JSON_WORDS = {
+    "Expecting ',' delimiter": "a comma or a closing bracket is missing",
+    "Expecting ':' delimiter": "a colon is missing after a key",
+    "Expecting property name": "a key in double quotes is missing",
+    "Expecting value": "no value (text stands in double quotes; true, false and null are written so)",
+    "Invalid \\": "a lone backslash (write \\\\, or / in a path)",
+    "Invalid control character": "a line break or tab within a text",
+    "Unterminated string": "a text without its closing quote",
+    "Extra data": "more after its end",
+}
+
+
 def _not_json(error: json.JSONDecodeError) -> str:
     """Where JSON ends, and what stands there."""
     if not error.doc.strip():
@@ -359,7 +390,8 @@ def _not_json(error: json.JSONDecodeError) -> str:
     if rest.startswith("'"):
         return f"not JSON: strings stand in double quotes; {rest.splitlines()[0]!r} at line {error.lineno}"
     near = " ".join(error.doc[max(0, error.pos - 20) : error.pos + 20].split())
-    return f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}, near {near!r}"
+    said = next((ours for theirs, ours in _JSON_WORDS.items() if error.msg.startswith(theirs)), error.msg)
+    return f"not JSON: {said} at line {error.lineno}, column {error.colno}, near {near!r}"
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -419,8 +451,6 @@ def _said(error: Mapping[str, Any]) -> str:
     kind, shown = error["type"], _shown(error["input"])
     if kind == "extra_forbidden":
         return _unknown_key(error["loc"])
-    if kind.startswith("datetime"):
-        return f"{shown} is not a timestamp such as 2026-06-14T17:03:00Z"
     if kind in _WORDS:
         return _WORDS[kind] if kind in ("missing", "too_short") else f"{shown} {_WORDS[kind]}"
     return str(error["msg"]).removeprefix("Value error, ")

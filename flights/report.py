@@ -10,6 +10,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from flights.errors import Code, FlightsError
+from flights.manifest import Flight
 
 MAX_MESSAGE = 600
 # bytes of an error's message: an outcome crosses the queue and stays under 2 KB
@@ -220,15 +221,16 @@ def refused(flight_id: str, error: FlightsError) -> FlightReport:
     )
 
 
-def unanswered(flight_id: str, run_id: str, total: int, error: FlightsError) -> FlightReport:
+def unanswered(flight: Flight, run_id: str, error: FlightsError) -> FlightReport:
     """The report of a flight of which storage or broker would not tell enough for an answer."""
+    outcomes = tuple(missing(tile.tile_id, tile.dst_uri, f"not made: {error}") for tile in flight.tiles)
     return FlightReport(
-        flight_id=flight_id,
+        flight_id=flight.flight_id,
         run_id=run_id,
         status=FlightStatus.INCOMPLETE,
         complete=False,
-        tiles=TileCounts(total=total),
-        outcomes=(),
+        tiles=TileCounts(total=len(outcomes), missing=len(outcomes)),
+        outcomes=outcomes,
         error=Problem.of(error),
     )
 

@@ -4,12 +4,13 @@
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from flights.errors import Code, Refused
@@ -30,6 +31,7 @@ def _broker_url(value: object) -> object:
     try:
         parts = urlsplit(str(value))
         sound = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
+        sound = sound and re.fullmatch(r"/?[0-9]*", parts.path) is not None
     except ValueError:
         sound = False
     if not sound:
@@ -37,6 +39,7 @@ def _broker_url(value: object) -> object:
     return value
 
 
+Folder = Annotated[Path, AfterValidator(Path.expanduser)]
 BrokerUrl = Annotated[str, BeforeValidator(_broker_url)]
 
 
@@ -52,11 +55,11 @@ class Settings(BaseSettings):
     result_backend: BrokerUrl | None = Field(default=None, validation_alias="CELERY_RESULT_BACKEND")
     """`CELERY_RESULT_BACKEND`: where chord parts are counted; the broker when not set."""
 
-    state_dir: Path = Field(default_factory=_state_home)
+    state_dir: Folder = Field(default_factory=_state_home)
     """The embedded server, scratch space and, by default, run records."""
     runs_uri: Uri | Literal[""] = ""
     """Where run records live: a folder or an s3:// prefix. Default: `runs` in the state folder."""
-    scratch_dir: Path | None = None
+    scratch_dir: Folder | None = None
     """Where sources are mirrored and products are made. Default: `scratch` in the state folder."""
 
     workers: int = Field(default_factory=_usable_cores, ge=1)
@@ -139,10 +142,15 @@ def load_settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        raise Refused(Code.SETTINGS_INVALID, "; ".join(_complaint(e) for e in error.errors())) from None
+        found = [e for e in error.errors() if e.get("ctx", {}).get("expected") != "''"]  # "or not set"
+        raise Refused(Code.SETTINGS_INVALID, "; ".join(_complaint(e) for e in found)) from None
 
 
-_WORDS = {"int_parsing": "is not a whole number", "float_parsing": "is not a number"}
+_WORDS = {
+    "int_parsing": "is not a whole number",
+    "float_parsing": "is not a number",
+    "bool_parsing": "is neither true nor false",
+}
 
 
 def _complaint(error: Mapping[str, Any]) -> str:
@@ -151,6 +159,8 @@ def _complaint(error: Mapping[str, Any]) -> str:
     said = _WORDS.get(error["type"]) or error["msg"].removeprefix("Value error, ")
     if error["type"] == "greater_than_equal":
         said = f"must be at least {bound['ge']}"
+    elif error["type"] == "literal_error":
+        said = f"is not {bound['expected']}"
     elif error["type"] == "less_than_equal":
         said = f"must be at most {bound['le']}"
     if not error["loc"]:

@@ -134,7 +134,8 @@ def test_a_selection_in_other_capitals(tmp_path: Path) -> None:
 def test_without_what_it_needs_the_command_says_so(tmp_path: Path) -> None:
     script = Path(__file__).parent.parent / "run_batch.py"
     done = subprocess.run([sys.executable, "-S", script, "--help"], capture_output=True, text=True, check=False)
-    assert done.stderr.startswith("flights is not installed for this Python; run `make demo` once")
+    assert done.stderr.startswith("flights is not installed for this Python: run `make demo` once")
+    assert done.returncode == 2
 
 
 def test_sensors_as_text() -> None:

@@ -111,6 +111,31 @@ def test_a_misspelt_name_is_answered_with_the_right_one(monkeypatch: pytest.Monk
     assert "did you mean FLIGHTS_RUNS_URI?" in str(refusal())
 
 
+def test_a_home_folder_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("FLIGHTS_STATE_DIR", "~/flights")
+    assert load_settings().state_dir == Path("/home/me/flights")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("FLIGHTS_COG_COMPRESS", "ZSTD", "FLIGHTS_COG_COMPRESS='ZSTD': is not 'zstd' or 'deflate'"),
+        ("FLIGHTS_PARTIAL_READS", "maybe", "is neither true nor false"),
+        ("CELERY_BROKER_URL", "redis://127.0.0.1:6379/abc", "CELERY_BROKER_URL: is not redis://"),
+    ],
+)
+def test_a_wrong_value_is_told_in_words(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
+    monkeypatch.setenv(name, value)
+    assert said in str(refusal())
+    assert "Input should be" not in str(refusal())
+
+
+def test_a_runs_uri_of_another_kind_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLIGHTS_RUNS_URI", "http://farm/runs")
+    assert str(refusal()).count("FLIGHTS_RUNS_URI") == 1
+
+
 def test_a_bound_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLIGHTS_WORKERS", "0")
     monkeypatch.setenv("FLIGHTS_REVIEW_SATURATED_FRACTION", "5")

@@ -823,6 +823,22 @@ def test_a_folder_of_somebody_elses_is_not_listed_to_its_end(s3: Any) -> None:
     assert store.listing("s3://raw/in", 8) is None  # five pages of two keys, and there are more
 
 
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, store = tmp_path / "t.tif", LocalStore()
+    source.write_bytes(b"II")
+    opened = os.open
+
+    def forbidden(path: Any, *arguments: Any, **more: Any) -> int:
+        if str(path) == str(source):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", forbidden)
+    with pytest.raises(Refused, match=rf"{source}: Permission denied") as caught:
+        store.fetch(str(source), tmp_path / "here", held(store, str(source)))
+    assert caught.value.code is Code.SOURCE_FORBIDDEN
+
+
 # ---------------------------------------------------------------- checksums of parts
 
 

@@ -98,7 +98,8 @@ def _standing_composite(
             return {"mosaic": mosaic_of(flight.mosaic_uri, product, report, cached=cached)}
     found: dict[str, object] = {}
     if product and not run.wants_composite(report):
-        note = f"an older mosaic, of other tiles than these, lies at {flight.mosaic_uri} (of run {product.run_id})"
+        of = "of other tiles than these or of an earlier state of them"
+        note = f"an older mosaic, {of}, lies at {flight.mosaic_uri} (of run {product.run_id})"
         found["notes"] = (*report.notes, note)
     if before and before.run_id == run.run_id and composited(before) == composited(report):
         found["mosaic_error"] = before.mosaic_error

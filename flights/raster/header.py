@@ -11,7 +11,7 @@ from rasterio.errors import RasterioIOError
 from rasterio.transform import Affine
 
 from flights import crs
-from flights.errors import Code, Refused
+from flights.errors import Code, Refused, of_os_error
 from flights.raster.environment import THREADS, THREADS_FROM_PX
 
 # What is opened at all, by its first bytes: no VRT (it follows other files), nothing that reaches the network.
@@ -24,15 +24,23 @@ DRIVERS = {
 }
 
 
+# What is met in the place of a raster, for the message.
+_OTHERS = {b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"PK": "ZIP file", b"\x1f\x8b": "gzip file", b"%PDF": "PDF"}
+
+
 def open_raster(path: Path, name: str) -> Any:
     """An open dataset; Refused where the file, or a sidecar of it, is no raster that is read here."""
-    with path.open("rb") as raw:
-        start = raw.read(40)
+    try:
+        with path.open("rb") as raw:
+            start = raw.read(40)
+    except OSError as error:
+        raise of_os_error(error, name, Code.SOURCE_FORBIDDEN) from error
     driver = next((driver for magic, driver in DRIVERS.items() if start.startswith(magic)), None)
     if not start:
         raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is empty (0 bytes)")
     if driver is None:
-        raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is not a GeoTIFF: it starts with {start!r}")
+        kind = next((f"a {kind}, " for magic, kind in _OTHERS.items() if start.startswith(magic)), "")
+        raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is {kind}not a GeoTIFF: it starts with {start!r}")
     _check_sidecars(path, name, driver)
     try:
         dataset = rasterio.open(path, driver=driver)
@@ -42,9 +50,9 @@ def open_raster(path: Path, name: str) -> Any:
             dataset = rasterio.open(path, driver=driver, NUM_THREADS=THREADS)
         return dataset
     except RasterioIOError as error:
-        detail = str(error).replace(str(path), path.name)
+        detail = str(error).replace(str(path), path.name).removeprefix(f"{path.name}:").strip()
         raise Refused(
-            Code.SOURCE_CORRUPT, f"{name}: corrupt, a {driver} file that cannot be opened ({detail})"
+            Code.SOURCE_CORRUPT, f"{name}: corrupt or cut short, a {driver} file that cannot be opened ({detail})"
         ) from error
 
 

@@ -45,6 +45,8 @@ class LocalStore:
         now = self.stat(uri)
         if now is None or now.identity != pinned.identity:
             raise SourceChanged(f"{uri} was replaced while the tile was being made")
+        with _named(uri, Code.SOURCE_FORBIDDEN):
+            os.close(os.open(uri, os.O_RDONLY))  # it may be there and not to be read
         with _named(str(path), Code.DISK_FULL):
             path.unlink(missing_ok=True)
             path.symlink_to(os.path.realpath(uri))

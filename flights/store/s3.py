@@ -16,10 +16,12 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    EndpointConnectionError,
     FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
     NoCredentialsError,
+    PartialCredentialsError,
     ProfileNotFound,
 )
 from botocore.exceptions import ConnectionError as BotoConnectionError
@@ -362,7 +364,7 @@ def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = error.response.get("Error", {}).get("Code", "")
-        said = f"{uri}: S3 answers {status} {code}"
+        said = f"{uri}: S3 answers {status} {code if code != str(status) else ''}".rstrip()
         if code == "NoSuchUpload":  # completed before, and the answer lost; or swept away: look again
             return Transient(Code.STORAGE_UNAVAILABLE, said)
         if code == "NoSuchBucket":
@@ -381,6 +383,12 @@ def classify(error: ClientError | BotoCoreError, uri: str) -> FlightsError:
             Code.STORAGE_UNAVAILABLE,
             f"{uri}: no AWS credentials were found; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         )
+    if isinstance(error, PartialCredentialsError):
+        return Refused(Code.SOURCE_FORBIDDEN, f"{uri}: half of the AWS credentials is missing ({error})")
+    if isinstance(error, EndpointConnectionError):
+        endpoint = urlsplit(str(error.kwargs.get("endpoint_url", "")))
+        said = f"{uri}: nothing answers at {endpoint.scheme}://{endpoint.netloc} (AWS_ENDPOINT_URL, AWS_REGION)"
+        return Unreachable(Code.STORAGE_UNAVAILABLE, said)
     if isinstance(error, HTTPClientError | BotoConnectionError):
         return Unreachable(Code.STORAGE_UNAVAILABLE, f"{uri}: {error}")
     if isinstance(error, IncompleteReadError | FlexibleChecksumError):

@@ -32,7 +32,7 @@ from tests.faults.fleet_process import (
     published_report,
 )
 from tests.faults.table import Table
-from tests.processes import Made, await_, make_flight
+from tests.processes import Made, await_, closed_port, make_flight
 
 MAX_DELIVERIES = 3
 
@@ -40,6 +40,10 @@ MAX_DELIVERIES = 3
 def flight_of(fleet: Fleet, flight_id: str, tiles: int) -> Made:
     """A flight of so many tiles, named `{flight_id}-{i}`."""
     return make_flight(fleet.folder / flight_id, flight_id, [f"{flight_id}-{i}" for i in range(tiles)])
+
+
+def _has_made(flight: Made, tiles: int) -> bool:
+    return len(flight.products) >= tiles
 
 
 def write_bomb(path: Path) -> None:
@@ -201,6 +205,66 @@ def test_a_broker_that_would_lose_tiles_is_refused(
     finally:
         server.client.close()
         server.kill()
+
+
+def test_a_result_backend_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(tmp_path / "redis")
+    server.start()
+    try:
+        monkeypatch.setenv("CELERY_BROKER_URL", server.url)
+        monkeypatch.setenv("CELERY_RESULT_BACKEND", f"redis://127.0.0.1:{closed_port()}/0")
+        flight = make_flight(tmp_path / "F", "F", ["a"])
+        done = Fleet(tmp_path, dict(os.environ), server, 1).run("run", flight.manifest)
+        assert done.status == 69
+        assert "the broker (CELERY_RESULT_BACKEND) does not answer" in done.said
+    finally:
+        server.client.close()
+        server.kill()
+
+
+@pytest.mark.long
+def test_a_worker_outlives_its_broker_again_and_again(tmp_path: Path, table: Table) -> None:
+    """What it holds cannot be put back over a connection that is lost; it comes back by itself."""
+    slow = fault("*", "after_read", "sleep", 0, seconds=0.3)
+    with fleet_of(tmp_path / "fleet", [slow], workers=1) as fleet:
+        (worker,) = fleet.workers
+        flight = flight_of(fleet, "F", 60)
+        run = fleet.start("run", "--json", flight.manifest)
+        for made in (4, 12, 20):
+            await_("products", partial(_has_made, flight, made), 120)
+            fleet.server.restart(after_s=4)
+        done = ended(run)
+        table.row("Redis away three times, one worker: ended by it", int(not worker.alive), "0")
+        assert worker.alive, worker.said[-3000:]
+        assert done.status == 0, done.said
+        assert_tiles(flight, done.report)
+
+
+@pytest.mark.long
+def test_a_broker_that_is_gone_for_good_is_told(tmp_path: Path, table: Table) -> None:
+    slow = fault("*", "after_read", "sleep", 0, seconds=0.3)
+    with fleet_of(tmp_path / "fleet", [slow]) as fleet:
+        flight = flight_of(fleet, "F", 60)
+        run = fleet.start("run", "--json", flight.manifest)
+        await_("the first products", lambda: len(flight.products) >= 4)
+        fleet.server.kill()
+        done = ended(run)
+        table.row("Redis gone for good mid-flight: exit status", done.status, "69")
+        assert (done.status, "Traceback" in done.said) == (69, False), done.said
+        assert "does not answer" in done.said
+
+
+@pytest.mark.long
+def test_a_worker_waits_for_a_broker_that_is_not_up_yet(tmp_path: Path) -> None:
+    with fleet_of(tmp_path / "fleet") as fleet:
+        fleet.server.kill()
+        late = Worker("late", fleet.env, tmp_path / "late.log", 1)
+        try:
+            await_("it asks", lambda: "does not answer, trying again" in late.said)
+            fleet.server.start()
+            late.await_ready()
+        finally:
+            late.kill()
 
 
 def test_a_broker_that_restarts_while_a_command_sends(tmp_path: Path, table: Table) -> None:
