@@ -48,7 +48,7 @@ pytestmark = [
 ]
 
 TILES = [f"t{i:02}" for i in range(12)]
-SIZE_PX = 2048
+SIZE_PX = 3072
 
 
 @pytest.fixture(scope="module")
