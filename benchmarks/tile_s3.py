@@ -51,7 +51,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        return f"{self.pixels}-{self.interleave}.tif"
+        return f"{self.interleave}/{self.pixels}.tif"  # a folder's files are alike, as a flight's are
 
 
 CASES = (Case(2048, "pixel"), Case(2048, "band"), Case(4096, "pixel"), Case(4096, "band"))
@@ -78,6 +78,7 @@ def run(folder: Path, quick: bool) -> list[Line]:
     with redis_server(folder) as redis_url, s3_server(folder / "s3") as url:
         storage = s3_client(url)
         for case in cases:
+            (folder / case.key).parent.mkdir(exist_ok=True)
             source = write_scene(folder / case.key, case.pixels, interleave=case.interleave)
             storage.upload_file(str(source), SOURCES, case.key)
         for link in (NEAR, FAR):
@@ -149,7 +150,7 @@ def _moving(case: Case, bench: Bench) -> Callable[[], object]:
 
 def _fetched(case: Case, bench: Bench) -> Path:
     """A local copy of the product that lies in storage."""
-    local = bench.folder / f"product-{case.key}"
+    local = (bench.folder / case.key).with_name("product.tif")
     bench.storage.download_file(PRODUCTS, case.key, str(local))
     return local
 

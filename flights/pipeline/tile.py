@@ -10,7 +10,7 @@ from flights import __version__
 from flights.errors import Code, FlightsError, Refused, SourceChanged, Transient
 from flights.fingerprint import tile_fingerprint
 from flights.indices import INDICES, Index, IndexStrip, compute
-from flights.manifest import Flight, Tile
+from flights.manifest import Flight, Tile, folder_of
 from flights.pipeline.tools import Tools, has_room, retried, scratch_folder, together
 from flights.quality import Limits, judge
 from flights.raster.cog import PRODUCT_TAG, CogWriter
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 # From this size a file is looked at for bands that can be left where they are; its first bytes, for where they lie.
 PARTIAL_FROM, HEADER_BYTES = 8 * 2**20, 256 * 1024
+# Folders of which a large file was needed as a whole: the next one is not asked for its header first.
+_whole_files: set[str] = set()
 
 
 def write_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
@@ -172,13 +174,15 @@ def _check_room(tile: Tile, needed: int, scratch: Path) -> None:
 
 def _fetch_stack(uri: str, path: Path, stat: Stat, spec: TileSpec, tools: Tools) -> None:
     """Fetch a file that holds every band; of a large one on S3 what the bands in use need, where that can be told."""
-    if not (tools.settings.partial_reads and uri.startswith("s3://") and stat.size >= PARTIAL_FROM):
+    large = tools.settings.partial_reads and uri.startswith("s3://") and stat.size >= PARTIAL_FROM
+    if not large or folder_of(uri) in _whole_files:
         tools.stores.fetch(uri, path, stat)
         return
     tools.stores.fetch_ranges(uri, path, stat, [(0, HEADER_BYTES)])
     if ranges := _ranges_in_use(uri, path, stat, spec):
         tools.stores.fetch_ranges(uri, path, stat, ranges)
     else:
+        _whole_files.add(folder_of(uri))
         tools.stores.fetch(uri, path, stat, have=HEADER_BYTES)
 
 

@@ -44,7 +44,9 @@ CHUNK_BYTES = 2**20
 # Above this a product goes up in parts; S3 takes at most 5 GiB in one PutObject.
 PART_BYTES = 64 * 2**20
 # From this size an object is fetched by several requests at once, and by so many.
-PARALLEL_FROM, FETCHES = 8 * 2**20, 2
+PARALLEL_FROM, FETCHES = 8 * 2**20, 3
+# Less than this is not divided among them.
+PIECE_BYTES = 2**20
 # What one LIST answers at most.
 LIST_KEYS = 1000
 
@@ -155,9 +157,7 @@ class S3Store:
 
         with ThreadPoolExecutor(1, thread_name_prefix="ask") as asking:
             asked = asking.submit(self._pinned, uri, head)  # while the object comes
-            step = -(-(pinned.size - have) // FETCHES)
-            starts = range(have, pinned.size, step)
-            self.fetch_ranges(uri, path, pinned, [(start, min(start + step, pinned.size)) for start in starts])
+            self.fetch_ranges(uri, path, pinned, [(have, pinned.size)])
             stored = asked.result()
         if stored and stored.believed:
             self._pinned(uri, lambda bucket, key: self._check(uri, path, stored, bucket, key))
@@ -208,7 +208,7 @@ class S3Store:
         try:
             with ThreadPoolExecutor(FETCHES, thread_name_prefix="fetch") as pool:
                 os.truncate(fd, pinned.size)
-                there = [(start, min(stop, pinned.size)) for start, stop in ranges if start < pinned.size]
+                there = _divided([(start, min(stop, pinned.size)) for start, stop in ranges if start < pinned.size])
                 try:
                     for done in [pool.submit(copy, start, stop) for start, stop in there]:
                         done.result()
@@ -414,6 +414,15 @@ def _make_client() -> Any:
         return client
     # A server of one's own rarely has a host name a bucket.
     return boto3.client("s3", config=Config(**options, s3={"addressing_style": "path"}))
+
+
+def _divided(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges, cut into pieces of one size while there are fewer than connections."""
+    total = sum(stop - start for start, stop in ranges)
+    piece = max(PIECE_BYTES, -(-total // FETCHES))
+    if len(ranges) >= FETCHES:
+        return ranges
+    return [(at, min(at + piece, stop)) for start, stop in ranges for at in range(start, stop, piece)]
 
 
 def _split(uri: str) -> tuple[str, str]:

@@ -127,6 +127,7 @@ def test_the_right_pixels_or_the_right_error(
     if operation == "bands":
         monkeypatch.setattr(flights.pipeline.tile, "PARTIAL_FROM", 1)
         monkeypatch.setattr(flights.pipeline.tile, "HEADER_BYTES", 1024)
+        monkeypatch.setattr(flights.pipeline.tile, "_whole_files", set())
     wanted = bench.put_source(compress="deflate", interleave="band" if operation == "bands" else "pixel")
     method, target, missing = OPERATIONS[operation]
     how = {"code": missing} | FAULTS[fault] if fault == "404" else FAULTS[fault]
