@@ -12,6 +12,7 @@ from benchmarks.services import redis_server
 from benchmarks.table import Line
 from flights.intake import load_flight
 from flights.pipeline import write_tile
+from flights.raster.environment import keep_memory
 from flights.report import TileState
 from flights.runs import Job
 from tests.processes import environment
@@ -50,6 +51,7 @@ def _peak_mb(folder: Path, pixels: int, times: int) -> list[float]:
 
 def make_tile(manifest: str) -> dict[str, float]:
     """Make a flight's one tile in this process, and nothing else."""
+    keep_memory()  # as a worker's process does
     tools = own_tools()
     flight = load_flight(tools.stores, manifest)
     (tile,) = flight.tiles

@@ -31,7 +31,7 @@ Shape = tuple[int, int]
 # (rows, cols)
 
 # Above these the rows that have to be in memory at once are too many, or a TIFF would have to be a BigTIFF.
-ROW_BYTES_MAX = 24 * 2**20
+ROW_BYTES_MAX = 12 * 2**20
 PIXEL_BYTES_MAX = 3 * 2**30
 _COPY_BYTES = 4 * 2**20
 
@@ -190,7 +190,8 @@ class _Level:
                     out.write(part)
                     self._checksum = zlib.crc32(part, self._checksum)
                 self._sizes.append(len(block))
-        self.checks = [(Window(self._top, 0, *rows.shape), checksum(rows))]
+        if self._top + len(rows) == self._height:
+            self.checks = [(Window(self._top, 0, *rows.shape), checksum(rows))]
 
     def place(self, start: int) -> dict[int, tuple[int, int, bytes]]:
         """The tags that tell its size and where its blocks lie."""
