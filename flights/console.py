@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from flights.errors import Code
 from flights.follow import Follower
 from flights.report import FlightReport, FlightStatus, TileState
 from flights.sensors import SensorProfile
@@ -42,7 +43,8 @@ def show_report(console: Console, report: FlightReport, report_uri: str) -> None
     counts, colour = report.tiles, _COLOURS[report.status]
     name = f"[bold]{escape(report.flight_id)}[/]  " if report.flight_id else ""
     if report.status is FlightStatus.REFUSED and report.error:
-        console.print(f"{name}[{colour}]{report.status}[/]  {escape(report.error.message)}")
+        said = "busy" if report.error.code == Code.ALREADY_RUNNING else report.status
+        console.print(f"{name}[{colour}]{said}[/]  {escape(report.error.message)}")
         return
     parts = [f"{counts.done + counts.review} of {counts.total} tiles done"]
     numbers = {"cached": counts.cached, "to review": counts.review, "failed": counts.failed, "missing": counts.missing}

@@ -94,7 +94,7 @@ class Follower:
                 return
             lost = lost_tiles(self.run, self.flight, self.tools)
             if lost and self._resends < RESENDS_MAX:
-                log.warning("%s: no progress; sending %d tiles again", self.flight.flight_id, len(lost))
+                log.warning("%s: no progress; tiles sent again: %d", self.flight.flight_id, len(lost))
                 self.courier.resend(self.run, self.flight, lost)
                 self._resends += 1
             elif self._conclusions < CONCLUSIONS_MAX:

@@ -86,7 +86,8 @@ class Ledger:
             said = f"the Redis of {setting} wants another user or password: {error}"
             raise Unreachable(Code.BROKER_UNAVAILABLE, said) from error
         except redis.RedisError as error:
-            said = f"the broker ({setting}) does not answer: {error}"
+            what = "broker" if setting == "CELERY_BROKER_URL" else "result backend"
+            said = f"the {what} ({setting}) does not answer: {error}"
             raise Unreachable(Code.BROKER_UNAVAILABLE, said) from error
         policy = memory.get("maxmemory_policy", "noeviction")
         if int(memory.get("maxmemory", 0)) and policy != "noeviction":

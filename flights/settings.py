@@ -43,6 +43,13 @@ Folder = Annotated[Path, AfterValidator(Path.expanduser)]
 BrokerUrl = Annotated[str, BeforeValidator(_broker_url)]
 
 
+def _absolute(value: Path | str) -> Path | str:
+    """Commands and workers run in folders of their own, so that a relative path would be two."""
+    if str(value) and not str(value).startswith(("/", "s3://")):
+        raise ValueError("is a relative path; an absolute one is needed")
+    return value
+
+
 class Settings(BaseSettings):
     """Every knob; names in the environment are `FLIGHTS_` + the field in capitals unless said otherwise."""
 
@@ -57,9 +64,9 @@ class Settings(BaseSettings):
 
     state_dir: Folder = Field(default_factory=_state_home)
     """The embedded server, scratch space and, by default, run records."""
-    runs_uri: Uri | Literal[""] = ""
+    runs_uri: Annotated[Uri | Literal[""], AfterValidator(_absolute)] = ""
     """Where run records live: a folder or an s3:// prefix. Default: `runs` in the state folder."""
-    scratch_dir: Folder | None = None
+    scratch_dir: Annotated[Folder, AfterValidator(_absolute)] | None = None
     """Where sources are mirrored and products are made. Default: `scratch` in the state folder."""
 
     workers: int = Field(default_factory=_usable_cores, ge=1)

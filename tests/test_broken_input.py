@@ -272,7 +272,7 @@ BROKEN: dict[str, Broken] = {
     "s3-error": Broken(content(S3_ERROR), "source_not_raster", ["not a GeoTIFF", "<?xml"]),
     "lfs-pointer": Broken(content(LFS), "source_not_raster", ["not a GeoTIFF", "git-lfs"]),
     "png": Broken(png, "source_not_raster", ["not a GeoTIFF", "PNG"]),
-    "zip": Broken(zipped, "source_not_raster", ["not a GeoTIFF", "PK"]),
+    "zip": Broken(zipped, "source_not_raster", ["not a GeoTIFF", "ZIP"]),
     "vrt": Broken(vrt, "source_not_raster", ["not a GeoTIFF", "VRTDataset"]),
     "zeros": Broken(content(bytes(4096)), "source_not_raster", ["not a GeoTIFF"]),
     "folder": Broken(folder_as_source, "source_not_raster", ["is a folder"]),

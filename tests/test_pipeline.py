@@ -1256,6 +1256,7 @@ def test_products_in_ten_thousandths(bench: Bench) -> None:
             )
             masked = product.read(1, masked=True)
             said = product.tags(1)
+            assert float(said["STATISTICS_MAXIMUM"]) == masked.max()
         np.testing.assert_array_equal(masked.mask, np.isnan(expected))
         np.testing.assert_allclose(masked.filled(0) * 1e-4, np.nan_to_num(expected), rtol=0, atol=0.501e-4)
         assert abs(float(said["STATISTICS_MEAN"]) * 1e-4 - np.nanmean(expected)) < 1e-5

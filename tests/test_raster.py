@@ -917,7 +917,7 @@ REFUSALS: dict[str, Refusal] = {
     "a pointer of Git LFS": (holding(LFS), {}, {}, Code.SOURCE_NOT_RASTER, r"git-lfs"),
     "PNG": (converted("PNG"), {}, {}, Code.SOURCE_NOT_RASTER, r"PNG"),
     "VRT": (converted("VRT"), {}, {}, Code.SOURCE_NOT_RASTER, r"VRTDataset"),
-    "gzip": (holding(b"\x1f\x8b\x08\0" + bytes(100)), {}, {}, Code.SOURCE_NOT_RASTER, r"x1f"),
+    "gzip": (holding(b"\x1f\x8b\x08\0" + bytes(100)), {}, {}, Code.SOURCE_NOT_RASTER, "gzip file"),
     "a TIFF's first four bytes": (holding(b"II*\0"), {}, {}, Code.SOURCE_CORRUPT, r"corrupt"),
     "a TIFF's directory past its end": (holding(b"II*\0\xff\xff\xff\x7f"), {}, {}, Code.SOURCE_CORRUPT, r"corrupt"),
     "a TIFF of zeros": (holding(b"II*\0\x08\0\0\0" + bytes(1000)), {}, {}, Code.SOURCE_CORRUPT, r"corrupt"),

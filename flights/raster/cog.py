@@ -112,8 +112,11 @@ class CogWriter:
         if stats.count:  # QGIS stretches by these; without them it samples, and nodata can win
             names = {"MINIMUM": stats.min, "MAXIMUM": stats.max, "MEAN": stats.mean, "STDDEV": stats.std}
             # Of pixels, not of the values that they stand for.
-            of_pixels = {f"STATISTICS_{name}": (value or 0.0) / self._format.scale for name, value in names.items()}
-            dataset.update_tags(1, **of_pixels, STATISTICS_VALID_PERCENT=f"{100 * stats.valid_fraction:.4g}")
+            of_pixels = {name: (value or 0.0) / self._format.scale for name, value in names.items()}
+            if self._format.scale != 1:
+                of_pixels |= {name: round(of_pixels[name]) for name in ("MINIMUM", "MAXIMUM")}
+            said = {f"STATISTICS_{name}": value for name, value in of_pixels.items()}
+            dataset.update_tags(1, **said, STATISTICS_VALID_PERCENT=f"{100 * stats.valid_fraction:.4g}")
 
     def _verify(self, final: Path) -> None:
         checks, size = self.maker.checks, self.grid.height * self.grid.width

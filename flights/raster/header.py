@@ -39,8 +39,9 @@ def open_raster(path: Path, name: str) -> Any:
     if not start:
         raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is empty (0 bytes)")
     if driver is None:
-        kind = next((f"a {kind}, " for magic, kind in _OTHERS.items() if start.startswith(magic)), "")
-        raise Refused(Code.SOURCE_NOT_RASTER, f"{name} is {kind}not a GeoTIFF: it starts with {start!r}")
+        kind = next((kind for magic, kind in _OTHERS.items() if start.startswith(magic)), None)
+        what = f"is a {kind}, not a GeoTIFF; convert it" if kind else f"is not a GeoTIFF: it starts with {start!r}"
+        raise Refused(Code.SOURCE_NOT_RASTER, f"{name} {what}")
     _check_sidecars(path, name, driver)
     try:
         dataset = rasterio.open(path, driver=driver)

@@ -218,7 +218,9 @@ def reading(name: str) -> Iterator[None]:
         detail = re.sub(r"^\w+\.tif, ", "", str(error.__cause__ or error))  # a scratch name, which nobody knows
         block = re.search(r"IReadBlock failed at X offset (\d+), Y offset (\d+)", detail)
         where = f"the block in column {block[1]}, row {block[2]} of blocks cannot be decoded" if block else detail
-        raise Refused(Code.SOURCE_CORRUPT, f"{name}: corrupt, its pixels cannot be read: {where}") from error
+        raise Refused(
+            Code.SOURCE_CORRUPT, f"{name}: corrupt or cut short, its pixels cannot be read: {where}; copy it again"
+        ) from error
 
 
 def _mask_of(opened: Mapping[str, Any], spec: TileSpec) -> _Mask | None:

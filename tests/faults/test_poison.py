@@ -216,7 +216,7 @@ def test_a_result_backend_that_does_not_answer_is_named(tmp_path: Path, monkeypa
         flight = make_flight(tmp_path / "F", "F", ["a"])
         done = Fleet(tmp_path, dict(os.environ), server, 1).run("run", flight.manifest)
         assert done.status == 69
-        assert "the broker (CELERY_RESULT_BACKEND) does not answer" in done.said
+        assert "the result backend (CELERY_RESULT_BACKEND) does not answer" in done.said
     finally:
         server.client.close()
         server.kill()
