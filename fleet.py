@@ -9,6 +9,7 @@ from typing import Any
 
 import redis
 from celery import bootsteps
+from celery.worker import state
 from kombu.transport.redis import Channel, QoS
 
 from flights.pipeline import clear_scratch, free_scratch_bytes
@@ -173,11 +174,13 @@ class Quarantine(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has n
             try:
                 client.ping()
                 return
-            except redis.AuthenticationError as error:
-                sys.exit(f"the broker (CELERY_BROKER_URL) wants another user or password: {error}")
+            except (redis.AuthenticationError, redis.ResponseError) as error:
+                sys.exit(f"the broker (CELERY_BROKER_URL) refuses: {error}")
             except redis.RedisError as error:
                 log.error("the broker (CELERY_BROKER_URL) does not answer, trying again: %s", error)
                 time.sleep(BROKER_EVERY_S)
+            if state.should_stop is not None or state.should_terminate is not None:  # told to go meanwhile
+                sys.exit(0)
 
 
 def is_readable(raw: bytes) -> bool:

@@ -165,8 +165,8 @@ def _acquired(value: object) -> object:
         return value
     if isinstance(value, str) and _DATE.match(value):
         with contextlib.suppress(ValueError):
-            if _DATE.fullmatch(value):
-                return date.fromisoformat(value)
+            if _DATE.fullmatch(value.removesuffix("T00:00:00")):  # as run records of 0.1 before 2026-11-30 have a date
+                return date.fromisoformat(value[:10])
             if (moment := datetime.fromisoformat(value)).tzinfo:
                 return moment
     raise ValueError(

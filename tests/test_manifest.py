@@ -636,6 +636,7 @@ def test_a_flight_survives_its_own_json(content: dict[str, Any], base: str) -> N
         {"nodata": {"red": "nan", "nir": 0}},
         {"acquired": "2026-06-14T17:03:00Z"},
         {"acquired": "2026-06-14"},
+        {"acquired": "2026-06-14T00:00:00"},
         {"acquired": "2026-06-14T17:03:00+05:30"},
         {"tenant": "north"},
         {"sensor": "sentinel-2-l2a", "bands": None, "tile": {"src_uri": {"red": "r.tif", "nir": "n.tif"}}},

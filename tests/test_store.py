@@ -839,6 +839,13 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytes
     assert caught.value.code is Code.SOURCE_FORBIDDEN
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_tells_nothing_of_buckets(s3: Any) -> None:
+    store = S3Store()
+    answers(store, "HeadBucket", 501, "NotImplemented")
+    assert store.stat("s3://ndvi/none.tif") is None
+
+
 # ---------------------------------------------------------------- checksums of parts
 
 

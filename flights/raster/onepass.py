@@ -32,7 +32,7 @@ Shape = tuple[int, int]
 
 # Above these the rows that have to be in memory at once are too many, or a TIFF would have to be a BigTIFF.
 ROW_BYTES_MAX = 12 * 2**20
-PIXEL_BYTES_MAX = 3 * 2**30
+PIXEL_BYTES_MAX = 11 * 2**28
 _COPY_BYTES = 4 * 2**20
 
 _SUBFILE, _WIDTH, _LENGTH = 254, 256, 257

@@ -95,7 +95,7 @@ def is_as_stored(path: Path, stored: Stored, part_bytes: Callable[[int], int]) -
         return whole and base64.b64encode(digest(digests)).decode() == value
 
     def gives_parts_of(size: int) -> bool:
-        return -(-total // size) == parts and gives([size] * parts)
+        return size > 0 and -(-total // size) == parts and gives([size] * parts)
 
     # Nearly always all but the last are of one size, and that is the usual one: then nothing is asked.
     return (

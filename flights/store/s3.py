@@ -108,10 +108,10 @@ class S3Store:
             return
         try:
             self._call(uri, lambda bucket, _key: self.client.head_bucket(Bucket=bucket))
-        except Refused as refused:
-            if refused.code is Code.SOURCE_MISSING:
-                raise _no_bucket(uri) from refused
-        self._buckets.add(bucket)  # it is there, or whether it is may not be asked
+        except FlightsError as error:  # any other answer tells nothing: the object is not there, that is all
+            if error.code is Code.SOURCE_MISSING:
+                raise _no_bucket(uri) from error
+        self._buckets.add(bucket)
 
     def raster(self, uri: str) -> dict[str, Stat]:
         """One LIST for it all; without the right to list, HEADs, where 403 means that no sidecar is there."""

@@ -261,6 +261,10 @@ def test_a_worker_waits_for_a_broker_that_is_not_up_yet(tmp_path: Path) -> None:
         late = Worker("late", fleet.env, tmp_path / "late.log", 1)
         try:
             await_("it asks", lambda: "does not answer, trying again" in late.said)
+            gone = Worker("gone", fleet.env, tmp_path / "gone.log", 1)
+            await_("it asks", lambda: "does not answer, trying again" in gone.said)
+            gone.ask(signal.SIGTERM)
+            await_("it goes where it is told to", lambda: not gone.alive, 20)
             fleet.server.start()
             late.await_ready()
         finally:
