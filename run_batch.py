@@ -344,7 +344,7 @@ def _show_plans(
             continue
         flight = accepted[i]
         asked = [t for t in flight.tiles if not tile_ids or t.tile_id in tile_ids]
-        seen = survey(stores, flight, asked, known_of_report(load_report(stores, flight)))
+        seen = list(survey(stores, flight, asked, known_of_report(load_report(stores, flight))))
         hindered |= any(tile.error for tile in seen)
         if as_json:
             click.echo(console.plan_as_json(flight.flight_id, seen, overwrite))

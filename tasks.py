@@ -124,7 +124,7 @@ def ndvi_tile(self: Task, job: dict[str, Any]) -> dict[str, Any]:
     outcome = _deliver(parsed, tile)
     if outcome is None:  # another delivery is at it: come back, and find its product
         raise self.retry(countdown=random.uniform(2, 5))
-    return outcome.model_dump(mode="json")
+    return outcome.as_value()
 
 
 @app.task(name="flights.ndvi_tiles", bind=True, max_retries=None)
@@ -135,7 +135,7 @@ def ndvi_tiles(self: Task, job: dict[str, Any]) -> dict[str, Any]:
     if None in outcomes:
         raise self.retry(countdown=random.uniform(2, 5))  # what was made is found made
     uri = join_uri(parsed.run.record_uri, f"chunks/{parsed.run.run_id}-{parsed.flight.tiles[0].tile_id}.json")
-    content = json.dumps([o.model_dump(mode="json") for o in outcomes if o])
+    content = json.dumps([o.as_value() for o in outcomes if o])
     tools().stores.write(uri, content.encode())
     return {"outcomes_uri": uri, "tiles": len(outcomes)}
 
@@ -237,7 +237,7 @@ def _outcomes_in(told: Sequence[Any]) -> list[TileOutcome]:
             if isinstance(item, dict) and "outcomes_uri" in item:
                 outcomes += _outcomes_in(json.loads(tools().stores.read(item["outcomes_uri"]) or b"[]"))
             else:
-                outcomes.append(TileOutcome.model_validate(item))
+                outcomes.append(TileOutcome.of_value(item))
         except (ValidationError, ValueError) as error:
             log.error("a tile's result is not an outcome: %s", error)
     return outcomes

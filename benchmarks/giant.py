@@ -142,7 +142,7 @@ def _reported(folder: Path, manifest: Path, tiles: int) -> dict[str, float]:
     of_run = run_of(flight, settings)
     save_run(stores, of_run, flight)
     told = folder / "told.jsonl"
-    told.write_text("".join(f"{one.model_dump_json()}\n" for one in _last_report(manifest).outcomes[:tiles]))
+    told.write_text("".join(f"{one.as_text()}\n" for one in _last_report(manifest).outcomes[:tiles]))
     with redis_server(folder / "redis") as url:
         return alone(environment(folder, CELERY_BROKER_URL=url), __name__, "report", of_run.record_uri, told)
 
@@ -161,7 +161,7 @@ def report(record: str, told: str) -> dict[str, float]:
     before_mb, began = resident_mb(), time.perf_counter()
     of_run, flight = load_run(tools.stores, record)
     with Path(told).open() as lines:
-        made = finalise(of_run, flight, (TileOutcome.model_validate_json(line) for line in lines), tools)
+        made = finalise(of_run, flight, (TileOutcome.of_text(line) for line in lines), tools)
     if not made.complete:
         raise RuntimeError(f"the flight is not complete: {made.tiles}")
     return {"mb": peak_mb() - before_mb, "seconds": time.perf_counter() - began}

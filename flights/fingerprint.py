@@ -7,8 +7,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 
 from flights.manifest import Flight, Tile
+from flights.sensors import find_profile
 
 # Raised whenever the pixels of a product change for the same source and the same declarations (see CHANGELOG.md).
 ALGORITHM = 1
@@ -22,18 +24,23 @@ def tile_fingerprint(flight: Flight, tile: Tile, source: Mapping[str, str]) -> s
     `source` is the identity of every file that is read, by role and sidecar (S3: ETag and size; local: path, size
     and mtime_ns). The sensor profile enters with its numbers, so a corrected profile makes its products stale.
     """
-    profile = flight.profile(tile)
+    declared = flight.radiometry(tile)
     return _digest(
         {
             "algorithm": ALGORITHM,
             "source": source,
             "index": flight.index,
             "epsg": tile.epsg,
-            "declared": flight.radiometry(tile).model_dump(mode="json"),
-            "profile": {k: v for k, v in asdict(profile).items() if k not in _WORDS} if profile else None,
+            "declared": declared.model_dump(mode="json"),
+            "profile": _numbers_of(declared.sensor) if declared.sensor else None,
         }
         | ({} if flight.dtype == "float32" else {"dtype": flight.dtype})
     )
+
+
+@cache
+def _numbers_of(sensor: str) -> dict[str, object]:
+    return {k: v for k, v in asdict(find_profile(sensor)).items() if k not in _WORDS}
 
 
 def mosaic_fingerprint(flight: Flight, tiles: Mapping[str, str], complete: bool) -> str:

@@ -1,6 +1,7 @@
 """Taking a flight in: its manifest read, and checked against the places it names. A refused manifest does no work."""
 
 import os
+from functools import partial
 
 from flights.errors import Code, ManifestRefused, Refused
 from flights.manifest import Flight, folder_of, join_uri, object_uri, parse_manifest
@@ -64,17 +65,18 @@ def check_places(stores: Stores, flight: Flight, manifest_uri: str = "") -> None
 
     The store says whether two URIs are one object: local paths resolved and links followed, S3 keys as they are.
     """
+    canonical = partial(stores.canonical, folders={})
     sources = {
-        stores.canonical(uri + suffix): f"the source of tile {tile.tile_id!r}" + (f" ({suffix})" if suffix else "")
+        canonical(uri + suffix): f"the source of tile {tile.tile_id!r}" + (f" ({suffix})" if suffix else "")
         for tile in flight.tiles
         for uri in tile.sources.values()
         for suffix in ("", *SIDECARS)
     }
     if manifest_uri:
-        sources[stores.canonical(manifest_uri)] = "the manifest"
+        sources[canonical(manifest_uri)] = "the manifest"
     taken = {
-        stores.canonical(flight.report_uri): "the flight's report",
-        stores.canonical(flight.mosaic_uri): "the flight's mosaic",
+        canonical(flight.report_uri): "the flight's report",
+        canonical(flight.mosaic_uri): "the flight's mosaic",
     }
     for place, owner in taken.items():
         if place in sources:
@@ -84,7 +86,7 @@ def check_places(stores: Stores, flight: Flight, manifest_uri: str = "") -> None
                 flight.flight_id,
             )
     for tile in flight.tiles:
-        place = stores.canonical(tile.dst_uri)
+        place = canonical(tile.dst_uri)
         mine = f"the destination (dst_uri) of tile {tile.tile_id!r}"
         if place in sources:
             raise ManifestRefused(
@@ -101,9 +103,10 @@ def check_places(stores: Stores, flight: Flight, manifest_uri: str = "") -> None
 
 def _check_record(stores: Stores, flight: Flight, manifest_uri: str, runs_uri: str) -> None:
     """Refuse a flight whose run record would lie among its own files."""
-    record = stores.canonical(record_uri(runs_uri, flight.flight_id)) + "/"
+    canonical = partial(stores.canonical, folders={})
+    record = canonical(record_uri(runs_uri, flight.flight_id)) + "/"
     named = [manifest_uri, *(uri for t in flight.tiles for uri in (t.dst_uri, *t.sources.values()))]
-    inside = next((uri for uri in named if stores.canonical(uri).startswith(record)), None)
+    inside = next((uri for uri in named if canonical(uri).startswith(record)), None)
     if inside:
         raise ManifestRefused(
             Code.TILE_CLASH,

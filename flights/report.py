@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from flights.errors import Code, FlightsError
 from flights.manifest import Flight
@@ -34,11 +35,12 @@ class FlightStatus(StrEnum):
     REFUSED = "refused"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+# A flight holds three of these a tile at once, and with slots they take a quarter of a model's memory.
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Stats(_Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Stats:
     """Statistics over valid pixels, in float64 from the float32 pixels written; null where there are none."""
 
     pixels: int
@@ -53,7 +55,8 @@ class Stats(_Frozen):
     # population standard deviation
 
 
-class Problem(_Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Problem:
     """An error as a value."""
 
     code: str
@@ -69,14 +72,16 @@ class Problem(_Frozen):
         return cls(code=error.code, message=raw.decode("utf-8", "ignore"), transient=error.transient)
 
 
-class Review(_Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Review:
     """Why a product wants a look before it is used."""
 
     code: str
     message: str
 
 
-class BandUse(_Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class BandUse:
     """How one band was read: where it was found and what turned its pixels into reflectance."""
 
     band: int
@@ -91,7 +96,8 @@ class BandUse(_Frozen):
     # what the file's own tags say, where the sensor profile has another word
 
 
-class Quality(_Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Quality:
     """Counts of pixels, of what they were before they became an index."""
 
     measured: int = 0
@@ -107,23 +113,30 @@ class Quality(_Frozen):
     # at the top of the source's range in a band in use
 
 
-class Product(_Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Product:
     """What a product says of itself; it travels with the pixels, in the file's tags and the object's metadata."""
 
     fingerprint: str
     run_id: str
     stats: Stats
     bands: dict[str, BandUse] = Field(default_factory=dict)
-    quality: Quality = Field(default_factory=Quality)
+    quality: Quality = Quality()
     max_shift_px: float = 0.0
     # of a mosaic
 
     def as_text(self) -> str:
         """JSON in ASCII: an object's metadata holds nothing else."""
-        return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
+        return json.dumps(_PRODUCT.dump_python(self, mode="json"), separators=(",", ":"))
+
+    @staticmethod
+    def of_text(text: str | bytes) -> "Product":
+        """What `as_text` said; ValidationError where it is in other words."""
+        return _PRODUCT.validate_json(text)
 
 
-class TileOutcome(_Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class TileOutcome:
     """What a tile task answers: short JSON, and failure is a value."""
 
     tile_id: str
@@ -143,8 +156,31 @@ class TileOutcome(_Frozen):
     product: str | None = None
     # identity of what lies at dst_uri
 
+    def as_value(self) -> dict[str, Any]:
+        """What JSON can hold of it: what a task answers."""
+        value: dict[str, Any] = _OUTCOME.dump_python(self, mode="json")
+        return value
 
-class TileCounts(_Frozen):
+    def as_text(self) -> str:
+        """JSON."""
+        return _OUTCOME.dump_json(self).decode()
+
+    @staticmethod
+    def of_value(value: object) -> "TileOutcome":
+        """What `as_value` said; ValidationError where it is in other words."""
+        return _OUTCOME.validate_python(value)
+
+    @staticmethod
+    def of_text(text: str | bytes) -> "TileOutcome":
+        """What `as_text` said; ValidationError where it is in other words."""
+        return _OUTCOME.validate_json(text)
+
+
+_PRODUCT, _OUTCOME = TypeAdapter(Product), TypeAdapter(TileOutcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class TileCounts:
     """How many tiles of a flight are in each state; `done` counts cached ones too."""
 
     total: int
@@ -155,7 +191,8 @@ class TileCounts(_Frozen):
     missing: int = 0
 
 
-class Mosaic(_Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Mosaic:
     """The composite of a flight."""
 
     uri: str
@@ -168,8 +205,10 @@ class Mosaic(_Frozen):
     # how far a tile was moved to fall on the mosaic's grid
 
 
-class FlightReport(_Frozen):
+class FlightReport(BaseModel):
     """The one answer of a flight, as published."""
+
+    model_config = _STRICT | ConfigDict(frozen=True)
 
     flight_id: str
     run_id: str
@@ -281,6 +320,6 @@ def pool_stats(parts: Sequence[Stats]) -> Stats | None:
     )
 
 
-def by_tile(outcomes: Sequence[TileOutcome]) -> Mapping[str, TileOutcome]:
+def by_tile(outcomes: Iterable[TileOutcome]) -> Mapping[str, TileOutcome]:
     """Outcomes by tile id; the last one said of a tile stands."""
     return {o.tile_id: o for o in outcomes}

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_json
 
 from flights.errors import Code, ManifestRefused, Refused, Superseded
 from flights.manifest import Flight, Tile, join_uri, parse_manifest
@@ -135,7 +136,7 @@ def has_ended(stores: Stores, run: Run) -> bool:
 def save_failure(stores: Stores, run: Run, outcome: TileOutcome) -> None:
     """Record why a tile has no product; another run's record of the same tile is another one."""
     uri = join_uri(run.record_uri, f"failures/{outcome.tile_id}@{run.run_id}.json")
-    stores.write(uri, outcome.model_dump_json().encode())
+    stores.write(uri, outcome.as_text().encode())
 
 
 def failure_records(stores: Stores, run: Run) -> dict[str, str]:
@@ -152,7 +153,7 @@ def load_failure(stores: Stores, uri: str) -> TileOutcome | None:
     """A recorded failure, None where it is gone or damaged."""
     raw = stores.read(uri)
     try:
-        return TileOutcome.model_validate_json(raw) if raw else None
+        return TileOutcome.of_text(raw) if raw else None
     except ValidationError:
         log.warning("%s is damaged", uri)
         return None
@@ -183,4 +184,4 @@ def load_report(stores: Stores, flight: Flight) -> FlightReport | None:
 
 def save_report(stores: Stores, flight: Flight, report: FlightReport) -> None:
     """Publish a flight's report, in one step."""
-    stores.write(flight.report_uri, report.model_dump_json(indent=1).encode() + b"\n")
+    stores.write(flight.report_uri, to_json(report, indent=1))  # bytes at once: a giant's report is there once

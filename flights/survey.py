@@ -4,8 +4,9 @@ Where many tiles share a folder it is listed, and a product that a report or a t
 identity: an unchanged flight of 40,000 tiles is planned with 80 LISTs, and no product is opened.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,6 +25,8 @@ from flights.store import SIDECARS, Stat, Stores
 # Requests under way at once while a flight is surveyed.
 PARALLEL = 16
 PRODUCT_METADATA = "flights-product"
+# How many tiles a thread looks at before it is given more: less, and handing them out costs as much as looking.
+PART = 32
 # Fewer files of a folder than these are asked for one by one.
 LIST_FROM = 8
 # By destination: the identity of a product, and what it says of itself.
@@ -178,7 +181,7 @@ def look_at_product(stores: Stores, uri: str) -> Published | None:
         return None
     text = stat.metadata.get(PRODUCT_METADATA) or (None if uri.startswith("s3://") else read_product_tag(uri))
     try:
-        return Published(stat, Product.model_validate_json(text) if text else None)
+        return Published(stat, Product.of_text(text) if text else None)
     except ValidationError:  # another version's words, or somebody's: not current, so made anew
         return Published(stat, None)
 
@@ -199,12 +202,18 @@ def look(listed: Listed, flight: Flight, tile: Tile, known: Known) -> Seen:
 
 def survey(
     stores: Stores, flight: Flight, tiles: Sequence[Tile] | None = None, known: Known = MappingProxyType({})
-) -> list[Seen]:
+) -> Iterator[Seen]:
     """Every tile of a flight as storage shows it now, in manifest order; Transient where storage does not answer.
+
+    They come as they are looked at, so that nobody needs to hold all of them.
 
     `known` saves a look into each product that is still the one it tells of.
     """
     tiles = flight.tiles if tiles is None else tiles
     listed = Listed(stores, (uri for tile in tiles for uri in (tile.dst_uri, *tile.sources.values())))
+    size = min(PART, math.ceil(len(tiles) / PARALLEL)) or 1
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="survey") as pool:
-        return list(pool.map(lambda tile: look(listed, flight, tile, known), tiles))
+        for start in range(0, len(tiles), PARALLEL * size):
+            parts = [tiles[i : i + size] for i in range(start, min(start + PARALLEL * size, len(tiles)), size)]
+            for seen in pool.map(lambda part: [look(listed, flight, tile, known) for tile in part], parts):
+                yield from seen

@@ -1,6 +1,7 @@
 """A flight's one answer."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy
@@ -28,7 +29,7 @@ from flights.report import (
 )
 from flights.runs import Run, check_authority, failure_records, load_failure, load_report, mark_ended, save_report
 from flights.store import Stores
-from flights.survey import Seen, known_of_report, known_products, look_at_product, survey
+from flights.survey import Known, Seen, known_products, look_at_product, survey
 
 
 def finalise(run: Run, flight: Flight, told: Iterable[TileOutcome], tools: Tools) -> FlightReport:
@@ -61,8 +62,12 @@ def derive_report(
     under_way: bool = False,
 ) -> FlightReport:
     """A flight's report as storage shows it; nothing is written. `under_way`: its run has not had its last word."""
-    before = load_report(stores, flight)
-    outcomes = assess(run, flight, told, stores, limits, before, under_way=under_way)
+    before, by_id = load_report(stores, flight), by_tile(told)
+    untold = (o for o in before.outcomes if o.tile_id not in by_id) if before else ()
+    known = {**known_products(untold, before.run_id if before else ""), **known_products(by_id.values(), run.run_id)}
+    earlier = before if before and before.run_id == run.run_id else None
+    del before  # of a giant it is large, and what counts of it is known by now
+    outcomes = assess(run, flight, by_id, stores, limits, known, under_way=under_way)
     counts = count_states(outcomes)
     report = FlightReport(
         flight_id=flight.flight_id,
@@ -77,15 +82,15 @@ def derive_report(
         finished=datetime.now(UTC),
         versions=_versions(),
     )
-    report = report.model_copy(update=_standing_composite(run, flight, report, before, stores))
+    report = report.model_copy(update=_standing_composite(run, flight, report, earlier, stores))
     products = {"report": flight.report_uri} | ({"mosaic": report.mosaic.uri} if report.mosaic else {})
     return report.model_copy(update={"products": products})
 
 
 def _standing_composite(
-    run: Run, flight: Flight, report: FlightReport, before: FlightReport | None, stores: Stores
+    run: Run, flight: Flight, report: FlightReport, earlier: FlightReport | None, stores: Stores
 ) -> dict[str, object]:
-    """The mosaic that lies in storage, where it is of just these tiles; else what the run said of it."""
+    """The mosaic that lies in storage, where it is of just these tiles; else what the run's `earlier` report said."""
     try:
         there = look_at_product(stores, flight.mosaic_uri)
     except Refused:  # the composite will meet it too, and say it
@@ -101,8 +106,8 @@ def _standing_composite(
         of = "of other tiles than these or of an earlier state of them"
         note = f"an older mosaic, {of}, lies at {flight.mosaic_uri} (of run {product.run_id})"
         found["notes"] = (*report.notes, note)
-    if before and before.run_id == run.run_id and composited(before) == composited(report):
-        found["mosaic_error"] = before.mosaic_error
+    if earlier and composited(earlier) == composited(report):
+        found["mosaic_error"] = earlier.mosaic_error
     return found
 
 
@@ -152,24 +157,22 @@ def _some(tile_ids: Sequence[str]) -> str:
 def assess(
     run: Run,
     flight: Flight,
-    told: Iterable[TileOutcome],
+    told: Mapping[str, TileOutcome],
     stores: Stores,
     limits: Limits,
-    before: FlightReport | None = None,
+    known: Known,
     *,
     under_way: bool = False,
 ) -> list[TileOutcome]:
     """The outcome of every tile of a flight, in manifest order; nothing is written."""
-    by_id, failures = by_tile(list(told)), failure_records(stores, run)
-    known = {**known_of_report(before), **known_products(by_id.values(), run.run_id)}
-    outcomes = []
+    failures, outcomes = failure_records(stores, run), []
     for seen in survey(stores, flight, known=known):
         tile_id = seen.tile.tile_id
-        outcome = _assess_tile(run, seen, by_id.get(tile_id), failures.get(tile_id), stores, limits)
+        outcome = _assess_tile(run, seen, told.get(tile_id), failures.get(tile_id), stores, limits)
         if outcome is None:
             outcome = missing(tile_id, seen.tile.dst_uri, f"{_what_lies(seen)}; {_why_not(run, tile_id, under_way)}")
         if outcome.state in (TileState.FAILED, TileState.MISSING) and seen.published:  # what a viewer would still find
-            outcome = outcome.model_copy(update={"product": seen.published.stat.identity})
+            outcome = replace(outcome, product=seen.published.stat.identity)
         outcomes.append(outcome)
     return outcomes
 
@@ -182,7 +185,7 @@ def _assess_tile(
     product = seen.current(run)
     if product and seen.source and seen.published:
         found = describe(tile, seen.source, seen.published, product, limits, cached=product.run_id != run.run_id)
-        return found.model_copy(update={"attempts": told.attempts, "seconds": told.seconds}) if told else found
+        return replace(found, attempts=told.attempts, seconds=told.seconds) if told else found
     if told and told.state is TileState.FAILED:
         return told
     recorded = load_failure(stores, failure_uri) if failure_uri else None

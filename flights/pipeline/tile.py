@@ -4,6 +4,7 @@ import logging
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from flights import __version__
@@ -46,7 +47,7 @@ def write_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
 
     try:
         outcome = retried(once, tools.settings.transient_attempts)
-        outcome = outcome.model_copy(update={"attempts": attempts, "seconds": round(time.monotonic() - began, 3)})
+        outcome = replace(outcome, attempts=attempts, seconds=round(time.monotonic() - began, 3))
     except FlightsError as error:
         if error.code is Code.DISK_FULL and not has_room(tools.settings):
             raise

@@ -30,8 +30,11 @@ class Stat:
 class Store(Protocol):
     """One kind of storage. Errors are `Refused` (missing, forbidden) or `Transient`, never the library's own."""
 
-    def canonical(self, uri: str) -> str:
-        """The one spelling of an object's name: equal for two URIs of one object."""
+    def canonical(self, uri: str, folders: dict[str, str] | None = None) -> str:
+        """The one spelling of an object's name: equal for two URIs of one object.
+
+        `folders` keeps what is found of a folder, for the next question.
+        """
 
     def stat(self, uri: str) -> Stat | None:
         """The object as it is now, None where there is none."""
@@ -93,8 +96,8 @@ class Stores:
         """The store that holds a URI."""
         return self._s3 if uri.startswith("s3://") else self._local
 
-    def canonical(self, uri: str) -> str:
-        return self.of(uri).canonical(uri)
+    def canonical(self, uri: str, folders: dict[str, str] | None = None) -> str:
+        return self.of(uri).canonical(uri, folders)
 
     def stat(self, uri: str) -> Stat | None:
         return self.of(uri).stat(uri)

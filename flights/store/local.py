@@ -22,8 +22,13 @@ _PART = re.compile(r"\.(.+)\.[0-9a-f]{12}\.part", flags=re.DOTALL)
 class LocalStore:
     """A `Store` over paths of this machine."""
 
-    def canonical(self, uri: str) -> str:
-        return os.path.realpath(uri)
+    def canonical(self, uri: str, folders: dict[str, str] | None = None) -> str:
+        folder, name = os.path.split(uri)
+        if folders is None or name in ("", ".", "..") or os.path.islink(uri):
+            return os.path.realpath(uri)
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        return os.path.join(folders[folder], name)
 
     def stat(self, uri: str) -> Stat | None:
         with _named(uri, Code.SOURCE_FORBIDDEN):

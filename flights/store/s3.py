@@ -84,7 +84,8 @@ class S3Store:
                 self._client, self._pid = _make_client(), os.getpid()
             return self._client
 
-    def canonical(self, uri: str) -> str:
+    def canonical(self, uri: str, folders: dict[str, str] | None = None) -> str:
+        del folders
         return uri
 
     def stat(self, uri: str) -> Stat | None:
