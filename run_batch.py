@@ -242,7 +242,8 @@ def _run_flights(
             queue = tasks.queue_of(flight, lane, settings)
             order = Order(queue, tuple(tile_ids), overwrite, composite)
             free = held.enter_context(hold(flight, tools, check))
-            began = begin(flight, order, tools, tasks.Post(tools)) if free else busy(flight)
+            post = tasks.Post(tools, embedded=settings.embedded)
+            began = begin(flight, order, tools, post) if free else busy(flight)
             if isinstance(began, FlightReport):
                 answers[flight.flight_id] = began
             else:

@@ -359,10 +359,10 @@ def queue_of(flight: Flight, lane: str, settings: Settings) -> str:
 
 
 class Post:
-    """Carries a run's messages: a `mend.Courier`."""
+    """Carries a run's messages, to a fleet or to the embedded worker: a `mend.Courier`."""
 
-    def __init__(self, at_hand: Tools) -> None:
-        self._tools = at_hand
+    def __init__(self, at_hand: Tools, *, embedded: bool = False) -> None:
+        self._tools, self._embedded = at_hand, embedded
 
     def submit(self, run: Run, flight: Flight, tiles: Sequence[Tile]) -> None:
         """Send a flight's tiles as one chord, whose body reports; with no tile to make, the body alone."""
@@ -377,6 +377,8 @@ class Post:
         return self._tools.ledger.queued(KEY_PREFIX + (EXPORTS if for_report else run.queue))
 
     def unserved(self, run: Run) -> list[str]:
+        if self._embedded:  # its worker is ours to start, and slow to answer on a busy machine
+            return []
         with _broker():
             served = app.control.inspect(timeout=1).active_queues() or {}
         names = {queue["name"] for queues in served.values() for queue in queues}

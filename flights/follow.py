@@ -122,7 +122,10 @@ class Follower:
         if queues and queues != self._unserved:
             names = ",".join(queues)
             log.warning(
-                "%s: no worker takes messages from %s; start one with -Q %s", self.flight.flight_id, names, names
+                "%s: no worker answers that takes messages from %s; where none runs, start one with -Q %s",
+                self.flight.flight_id,
+                names,
+                names,
             )
         self._unserved = queues
 

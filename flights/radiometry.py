@@ -105,6 +105,12 @@ def calibration(
     to it.
     """
     if nodata is not None:
+        if not _as_stored(float(nodata), np.dtype(facts.dtype)):
+            raise Refused(
+                Code.CALIBRATION_CONTRADICTION,
+                f"nodata {nodata:g} is declared, which no pixel of {facts.dtype} can hold: the pixels without data "
+                "would pass for measurements; declare the value that they have",
+            )
         fills: tuple[float, ...] = (float(nodata),)
     else:
         known = (facts.nodata, profile.nodata if profile else None)

@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     result_backend: BrokerUrl | None = Field(default=None, validation_alias="CELERY_RESULT_BACKEND")
     """`CELERY_RESULT_BACKEND`: where chord parts are counted; the broker when not set."""
 
-    state_dir: Folder = Field(default_factory=_state_home)
+    state_dir: Annotated[Folder, AfterValidator(_absolute)] = Field(default_factory=_state_home)
     """The embedded server, scratch space and, by default, run records."""
     runs_uri: Annotated[Uri | Literal[""], AfterValidator(_absolute)] = ""
     """Where run records live: a folder or an s3:// prefix. Default: `runs` in the state folder."""
@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     @property
     def runs(self) -> str:
         """The folder or prefix of run records, without a closing slash."""
-        return (self.runs_uri or str(self.state_dir.absolute() / "runs")).rstrip("/")
+        return (self.runs_uri or str(self.state_dir / "runs")).rstrip("/")
 
     @property
     def scratch(self) -> Path:

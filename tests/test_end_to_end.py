@@ -293,6 +293,12 @@ def test_a_message_delivered_again_after_its_flight_ended(driver: Tools, s3: Any
     assert json_lines(again.stdout)[0]["tiles"] == report["tiles"]
 
 
+def test_only_a_fleet_is_told_to_start_a_worker(driver: Tools, tmp_path: Path) -> None:
+    stuck = Run(run_id="r1", flight_id="F7", record_uri=str(tmp_path), started=datetime.now(UTC), queue="tiles.nobody")
+    assert tasks.Post(driver).unserved(stuck) == ["tiles.nobody"]
+    assert tasks.Post(driver, embedded=True).unserved(stuck) == []
+
+
 def idle(url: str | None) -> bool:
     """Whether no message waits and none is unacknowledged."""
     with redis.Redis.from_url(str(url)) as client:

@@ -1,5 +1,7 @@
 """Pixels that are measurements, and what turns them into reflectance."""
 
+import math
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flights.bands import BandFacts
-from flights.errors import Refused
+from flights.errors import Code, Refused
 from flights.radiometry import Calibration, both_zero, calibration, is_removed, is_saturated
 from flights.sensors import QualityMask, SensorProfile
 
@@ -177,6 +179,28 @@ def test_who_says_what_is_no_data(
     found = calibration(band(nodata=file), profile, None, None, declared).fills
     assert set(found) == expected
     assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "held", "not_held"),
+    [
+        ("uint8", [0, 255], [-1, 256, 0.5, math.nan]),
+        ("uint16", [0, 65535], [-9999, 65536, -3.4e38, math.inf]),
+        ("int16", [-32768, 32767], [-32769, 32768]),
+        ("float32", [-9999, 65536, 1e300, math.nan, math.inf], []),
+    ],
+)
+def test_a_declared_nodata_that_no_pixel_can_hold_is_refused(
+    dtype: str, held: list[float], not_held: list[float]
+) -> None:
+    for value in held:
+        assert len(calibration(band(dtype), None, 1.0, 0.0, value).fills) == 1
+        assert len(calibration(band(dtype, nodata=value), None, 1.0, 0.0, None).fills) == 1
+    for value in not_held:
+        with pytest.raises(Refused, match=f"{re.escape(f'{value:g}')} .*{dtype}") as refused:
+            calibration(band(dtype), None, 1.0, 0.0, value)
+        assert refused.value.code is Code.CALIBRATION_CONTRADICTION
+        calibration(band(dtype, nodata=value), None, 1.0, 0.0, None)  # files say such things of themselves
 
 
 # ---------------------------------------------------------------- black collars

@@ -363,8 +363,6 @@ DATA: dict[str, tuple[Bands, Writer, dict[str, Any]]] = {
     ),
     "declared nodata replaces the file's": (with_value(9, "nir"), plain(nodata=9), {"nodata": 1}),
     "declared for the other band": (with_value(77, "nir"), plain(), {"nodata": {"red": 77}}),
-    "nodata that the type cannot hold": (with_value(55, "nir"), plain(), {"nodata": -9999}),
-    "nodata between two whole numbers": (with_value(55, "nir"), plain(), {"nodata": 55.5}),
     "part of a value a band": (tuple_holes("red", "nir"), with_dataset_nodata, {}),
     "a NIR that is labelled alpha": (
         with_value(0, "nir"),

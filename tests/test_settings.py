@@ -136,7 +136,7 @@ def test_a_runs_uri_of_another_kind_is_told_once(monkeypatch: pytest.MonkeyPatch
     assert str(refusal()).count("FLIGHTS_RUNS_URI") == 1
 
 
-@pytest.mark.parametrize("name", ["FLIGHTS_RUNS_URI", "FLIGHTS_SCRATCH_DIR"])
+@pytest.mark.parametrize("name", ["FLIGHTS_RUNS_URI", "FLIGHTS_SCRATCH_DIR", "FLIGHTS_STATE_DIR"])
 def test_a_relative_path_would_be_two(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "here")
     assert str(refusal()) == f"{name}='here': is a relative path; an absolute one is needed"
