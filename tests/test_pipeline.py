@@ -30,6 +30,7 @@ from flights.settings import Settings
 from flights.store import Stores, open_stores
 from flights.store.s3 import S3Store
 from flights.survey import LIST_FROM, PRODUCT_METADATA, Plan, known_of_report, known_products, survey
+from flights.windows import Window
 from tests import synthetic
 from tests.synthetic import EPSG, NORTH, PIXEL_M, WEST, manifest, oracle_ndvi, place, write_tif
 from tests.test_store import answers
@@ -328,18 +329,17 @@ def test_overwriting_makes_a_current_product_again_once(bench: Bench) -> None:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, deed: Callable[[], object], times: int = 1) -> None:
-    """Do something between the reading of a source and the publishing of its product."""
-    finish, left = CogWriter.finish, times
+    """Do something between the reading of a source, which is one window, and the last look at it."""
+    write, left = CogWriter.write, times
 
-    def and_deed(self: CogWriter, *args: Any, **more: Any) -> Path:
+    def and_deed(self: CogWriter, values: NDArray[np.float32], window: Window) -> None:
         nonlocal left
-        path = finish(self, *args, **more)
+        write(self, values, window)
         left -= 1
         if left >= 0:
             deed()
-        return path
 
-    monkeypatch.setattr(CogWriter, "finish", and_deed)
+    monkeypatch.setattr(CogWriter, "write", and_deed)
 
 
 @BOTH
