@@ -30,7 +30,7 @@ from tasks import Post
 from tests.processes import await_nobody, environment
 
 MB = 1e6
-REDIS_MB, SUBMIT_S = 32, 3
+REDIS_MB, SUBMIT_S, REPORT_KB_A_TILE = 32, 3, 10
 # How often a run's command looks and redraws, and for how long that is watched.
 REFRESH_S, REFRESHES = 0.1, 110
 # A refresh at forty times the tiles may cost so much more, which is noise.
@@ -117,18 +117,20 @@ def whole(manifest: str) -> dict[str, float]:
 
 
 def _report(folder: Path, manifest: Path, tiles: int) -> list[Line]:
-    """What making the report takes, beside that of a quarter of the tiles."""
+    """What making the report takes, its memory within a bound a tile, beside that of a quarter of the tiles."""
     few, many = tiles // 4, tiles
     said = {some: _reported(folder / f"report{some}", manifest, some) for some in (few, many)}
     lines = []
     for what, figure, unit in (("memory, above its imports", "mb", "MB"), ("time", "seconds", "s")):
         small, large = said[few][figure], said[many][figure]
+        kb_a_tile = large * 1000 / many if figure == "mb" else None
         lines.append(
             Line(
                 f"4 {tiles:,} tiles: the process that reports, {what}",
-                "",
+                f"< {REPORT_KB_A_TILE} KB a tile" if kb_a_tile else "",
                 f"{large:.1f} {unit} ({few:,} tiles: {small:.1f} {unit})",
                 f"{large / small:.2f} for 4 x",
+                kb_a_tile < REPORT_KB_A_TILE if kb_a_tile else None,
             )
         )
     return lines

@@ -52,7 +52,7 @@ class Link:
         return f"{self.round_trip_ms:g} ms{bound}"
 
 
-NEAR, FAR = Link(0, 0), Link(40, MB_PER_S)
+NEAR, FAR, NARROW = Link(0, 0), Link(40, 0), Link(40, MB_PER_S)
 
 
 @contextmanager

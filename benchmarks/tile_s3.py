@@ -19,6 +19,7 @@ from benchmarks.scenes import write_scene
 from benchmarks.servers import (
     CREDENTIALS,
     FAR,
+    NARROW,
     NEAR,
     PRODUCTS,
     SOURCES,
@@ -71,7 +72,7 @@ class Bench:
 
 
 def run(folder: Path, quick: bool) -> list[Line]:
-    """Each case over each link, then many tiles at once over the longer one."""
+    """Each case over each link; requests, and many tiles at once, over the far one."""
     cases = CASES[:2] if quick else CASES
     lines: list[Line] = []
     (folder / "s3").mkdir()
@@ -81,7 +82,7 @@ def run(folder: Path, quick: bool) -> list[Line]:
             (folder / case.key).parent.mkdir(exist_ok=True)
             source = write_scene(folder / case.key, case.pixels, interleave=case.interleave)
             storage.upload_file(str(source), SOURCES, case.key)
-        for link in (NEAR, FAR):
+        for link in (NEAR, FAR, NARROW):
             with delayed(url, link) as control, environment(**CREDENTIALS, AWS_ENDPOINT_URL=control.url):
                 bench = Bench(folder, storage, control, link, QUICK_ROUNDS if quick else ROUNDS)
                 product = Product(folder, redis_url, RUNS_URI)
