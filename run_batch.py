@@ -385,7 +385,8 @@ def _await_answers(flight_ids: Sequence[str], tools: Tools, check: Any) -> None:
     for flight_id in flight_ids:
         last, flight = load_run(tools.stores, record_uri(tools.settings.runs, flight_id))
         sent = last.tiles_of(flight)
-        followers.append(Follower(run=last, flight=flight, sent=sent, tools=tools, courier=tasks.Post(tools)))
+        post = tasks.Post(tools, embedded=True)
+        followers.append(Follower(run=last, flight=flight, sent=sent, tools=tools, courier=post))
     _follow(followers, check, float("inf"))
 
 

@@ -1,6 +1,7 @@
 """From stored pixels to reflectance, and which pixels are measurements at all."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,11 +106,11 @@ def calibration(
     to it.
     """
     if nodata is not None:
-        if not _as_stored(float(nodata), np.dtype(facts.dtype)):
+        if not math.isnan(nodata) and not _as_stored(float(nodata), np.dtype(facts.dtype)):
             raise Refused(
                 Code.CALIBRATION_CONTRADICTION,
-                f"nodata {nodata:g} is declared, which no pixel of {facts.dtype} can hold: the pixels without data "
-                "would pass for measurements; declare the value that they have",
+                f"nodata {nodata:.15g} is declared, which no pixel of {facts.dtype} can hold; declare the value that "
+                'pixels without data have, or "nan" where every value is data',
             )
         fills: tuple[float, ...] = (float(nodata),)
     else:

@@ -184,4 +184,4 @@ def load_report(stores: Stores, flight: Flight) -> FlightReport | None:
 
 def save_report(stores: Stores, flight: Flight, report: FlightReport) -> None:
     """Publish a flight's report, in one step."""
-    stores.write(flight.report_uri, to_json(report, indent=1))  # bytes at once: a giant's report is there once
+    stores.write(flight.report_uri, to_json(report, indent=1) + b"\n")

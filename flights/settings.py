@@ -19,7 +19,8 @@ from flights.manifest import Uri
 
 
 def _state_home() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "flights"
+    home = Path(os.environ.get("XDG_STATE_HOME", ""))  # a relative one is to be ignored, by the XDG specification
+    return (home if home.is_absolute() else Path.home() / ".local" / "state") / "flights"
 
 
 def _usable_cores() -> int:

@@ -4,12 +4,12 @@ Where many tiles share a folder it is listed, and a product that a report or a t
 identity: an unchanged flight of 40,000 tiles is planned with 80 LISTs, and no product is opened.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
 from types import MappingProxyType
 
 from pydantic import ValidationError
@@ -211,9 +211,10 @@ def survey(
     """
     tiles = flight.tiles if tiles is None else tiles
     listed = Listed(stores, (uri for tile in tiles for uri in (tile.dst_uri, *tile.sources.values())))
-    size = min(PART, math.ceil(len(tiles) / PARALLEL)) or 1
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="survey") as pool:
-        for start in range(0, len(tiles), PARALLEL * size):
-            parts = [tiles[i : i + size] for i in range(start, min(start + PARALLEL * size, len(tiles)), size)]
-            for seen in pool.map(lambda part: [look(listed, flight, tile, known) for tile in part], parts):
-                yield from seen
+        for start in range(0, len(tiles), PARALLEL * PART):
+            some = tiles[start : start + PARALLEL * PART]
+            parts = [some[i::PARALLEL] for i in range(min(PARALLEL, len(some)))]
+            looked = pool.map(lambda part: [look(listed, flight, tile, known) for tile in part], parts)
+            for seen in zip_longest(*looked):
+                yield from (one for one in seen if one)

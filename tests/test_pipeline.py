@@ -329,17 +329,36 @@ def test_overwriting_makes_a_current_product_again_once(bench: Bench) -> None:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, deed: Callable[[], object], times: int = 1) -> None:
-    """Do something between the reading of a source, which is one window, and the last look at it."""
-    write, left = CogWriter.write, times
+    """Do something between the finishing of a product, which takes so long that its source is looked at again after
+    it, and its publishing."""
+    finish, left = CogWriter.finish, times
 
-    def and_deed(self: CogWriter, values: NDArray[np.float32], window: Window) -> None:
+    def and_deed(self: CogWriter, *args: Any, **more: Any) -> Path:
         nonlocal left
-        write(self, values, window)
+        path = finish(self, *args, **more)
         left -= 1
         if left >= 0:
             deed()
+        return path
 
-    monkeypatch.setattr(CogWriter, "write", and_deed)
+    monkeypatch.setattr(CogWriter, "finish", and_deed)
+    monkeypatch.setattr("flights.pipeline.tile.LOOK_HOLDS_S", 0)
+
+
+@BOTH
+def test_a_source_replaced_as_soon_as_it_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer, write, left = synthetic.field(seed=7), CogWriter.write, [1]
+
+    def and_replaced(self: CogWriter, values: NDArray[np.float32], window: Window) -> None:
+        write(self, values, window)
+        if left.pop() if left else 0:
+            bench.source(newer)
+
+    bench.source()
+    monkeypatch.setattr(CogWriter, "write", and_replaced)
+    (outcome,) = bench.make(bench.flight())
+    assert (outcome.state, outcome.attempts) == (TileState.DONE, 2)
+    same(bench.pixels(outcome.dst_uri), ndvi(newer))
 
 
 @BOTH

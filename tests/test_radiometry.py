@@ -184,7 +184,7 @@ def test_who_says_what_is_no_data(
 @pytest.mark.parametrize(
     ("dtype", "held", "not_held"),
     [
-        ("uint8", [0, 255], [-1, 256, 0.5, math.nan]),
+        ("uint8", [0, 255], [-1, 256, 0.5]),
         ("uint16", [0, 65535], [-9999, 65536, -3.4e38, math.inf]),
         ("int16", [-32768, 32767], [-32769, 32768]),
         ("float32", [-9999, 65536, 1e300, math.nan, math.inf], []),
@@ -197,10 +197,15 @@ def test_a_declared_nodata_that_no_pixel_can_hold_is_refused(
         assert len(calibration(band(dtype), None, 1.0, 0.0, value).fills) == 1
         assert len(calibration(band(dtype, nodata=value), None, 1.0, 0.0, None).fills) == 1
     for value in not_held:
-        with pytest.raises(Refused, match=f"{re.escape(f'{value:g}')} .*{dtype}") as refused:
+        with pytest.raises(Refused, match=f"{re.escape(f'{value:.15g}')} .*{dtype}") as refused:
             calibration(band(dtype), None, 1.0, 0.0, value)
         assert refused.value.code is Code.CALIBRATION_CONTRADICTION
         calibration(band(dtype, nodata=value), None, 1.0, 0.0, None)  # files say such things of themselves
+
+
+def test_nan_of_whole_numbers_says_that_every_value_is_data() -> None:
+    found = calibration(band("uint8", nodata=255), None, 1.0, 0.0, math.nan)
+    assert found.is_measured(np.array([[0, 255]], np.uint8)).all()
 
 
 # ---------------------------------------------------------------- black collars

@@ -32,7 +32,12 @@ def test_defaults(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("xdg", "folder"),
-    [("/srv/state", "/srv/state/flights"), (None, "~/.local/state/flights"), ("", "~/.local/state/flights")],
+    [
+        ("/srv/state", "/srv/state/flights"),
+        (None, "~/.local/state/flights"),
+        ("", "~/.local/state/flights"),
+        ("state", "~/.local/state/flights"),
+    ],
 )
 def test_the_state_folder_is_where_the_desktop_convention_has_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, xdg: str | None, folder: str

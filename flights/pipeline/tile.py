@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # From this size a file is looked at for bands that can be left where they are; its first bytes, for where they lie.
 PARTIAL_FROM, HEADER_BYTES = 8 * 2**20, 256 * 1024
+# A look at a source and at who has the flight counts for so long: what is put together in less is published upon it.
+LOOK_HOLDS_S = 2.0
 # Folders of which a large file was needed as a whole: the next one is not asked for its header first.
 _whole_files: set[str] = set()
 
@@ -77,8 +79,11 @@ def _make_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
     if before and (product := Seen(tile, source, None, fingerprint, before).current(run)):
         return describe(tile, source, before, product, tools.limits, cached=product.run_id != run.run_id)
     with scratch_folder(tools.settings) as scratch:
+        looked = float("-inf")
 
         def look_again() -> None:
+            nonlocal looked
+            looked = time.monotonic()
             now, _ = together(lambda: look_at_source(stores, tile), lambda: check_authority(stores, run), in_turn=near)
             if now.identity != source.identity:
                 raise SourceChanged(f"{_named(tile)} was replaced while the tile was being made")
@@ -86,7 +91,7 @@ def _make_tile(job: Job, tile: Tile, tools: Tools) -> TileOutcome:
         # Far away that is a round trip, which passes while the file is put together: 8 % of a tile.
         beside = None if near else look_again
         path, product = _compute(flight, tile, source, fingerprint, run.run_id, scratch, tools, beside)
-        if near:
+        if time.monotonic() - looked > LOOK_HOLDS_S:
             look_again()
         stat = stores.publish(
             path, tile.dst_uri, before.stat if before else None, {PRODUCT_METADATA: product.as_text()}
