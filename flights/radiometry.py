@@ -27,8 +27,8 @@ class Calibration:
     # who said so: "manifest", "sensor", "file", or "none" (pixels are used as they are)
     fills: tuple[float, ...]
     # the pixel values that mean "no data"
-    overruled: str = ""
-    # what the file's own tags say, where the sensor profile has another word
+    overruled: tuple[str, ...] = ()
+    # what the file's own tags say and who has another word, in words for a report
 
     def reflectance(self, pixels: NDArray[np.generic]) -> NDArray[np.float64]:
         """The band in float64, promoted before any arithmetic; fills are calibrated like any value."""
@@ -105,14 +105,11 @@ def calibration(
     half is refused where somebody else knows another half. Declared nodata replaces the file's; the profile's is added
     to it.
     """
+    overruled: tuple[str, ...] = ()
     if nodata is not None:
-        if not math.isnan(nodata) and not _as_stored(float(nodata), np.dtype(facts.dtype)):
-            raise Refused(
-                Code.CALIBRATION_CONTRADICTION,
-                f"nodata {nodata:.15g} is declared, which no pixel of {facts.dtype} can hold; declare the value that "
-                'pixels without data have, or "nan" where every value is data',
-            )
-        fills: tuple[float, ...] = (float(nodata),)
+        fills: tuple[float, ...] = (_declared_fill(float(nodata), facts),)
+        if _tagged_fill(facts) not in ((), _as_stored(fills[0], np.dtype(facts.dtype))):
+            overruled = (f"nodata {facts.nodata:.15g} by the manifest's {fills[0]:.15g}",)
     else:
         known = (facts.nodata, profile.nodata if profile else None)
         fills = tuple(dict.fromkeys(float(v) for v in known if v is not None))
@@ -123,13 +120,37 @@ def calibration(
     if scale is not None or offset is not None:
         _check_halves(scale, offset, sensor or tags)
         return Calibration(
-            1.0 if scale is None else float(scale), 0.0 if offset is None else float(offset), "manifest", fills
+            1.0 if scale is None else float(scale),
+            0.0 if offset is None else float(offset),
+            "manifest",
+            fills,
+            overruled,
         )
     if sensor is not None:
         agree = tags == _UNTAGGED or np.allclose(tags, sensor, rtol=1e-6, atol=1e-12)
-        overruled = "" if agree else f"scale {tags[0]:g}, offset {tags[1]:g}"
+        if not agree:
+            overruled += (f"scale {tags[0]:g}, offset {tags[1]:g} by the sensor profile",)
         return Calibration(*sensor, "sensor", fills, overruled)
-    return Calibration(*tags, "none" if tags == _UNTAGGED else "file", fills)
+    return Calibration(*tags, "none" if tags == _UNTAGGED else "file", fills, overruled)
+
+
+def _declared_fill(nodata: float, facts: BandFacts) -> float:
+    if math.isnan(nodata) or _as_stored(nodata, np.dtype(facts.dtype)):
+        return nodata
+    own = f" (the file's own tag says {facts.nodata:.15g})" if _tagged_fill(facts) else ""
+    raise Refused(
+        Code.CALIBRATION_CONTRADICTION,
+        f"nodata {nodata:.15g} is declared, which no pixel of {facts.dtype} can hold; declare the value that pixels "
+        f'without data have{own}, leave `nodata` out, or say "nan" if every value is data, 0 and '
+        f"{np.iinfo(facts.dtype).max} too",
+    )
+
+
+def _tagged_fill(facts: BandFacts) -> tuple[Any, ...]:
+    """The file's own nodata as its pixels hold it; none where it has none, one that they cannot hold, or NaN."""
+    if facts.nodata is None or math.isnan(facts.nodata):
+        return ()
+    return _as_stored(float(facts.nodata), np.dtype(facts.dtype))
 
 
 def _check_halves(scale: Number | None, offset: Number | None, other: tuple[float, float]) -> None:

@@ -93,7 +93,7 @@ class BandUse:
     calibrated_by: str
     # "manifest", "sensor", "file", or "none": pixels as they are
     overruled: str = ""
-    # what the file's own tags say, where the sensor profile has another word
+    # what the file's own tags say, and who has another word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

@@ -153,10 +153,36 @@ def test_half_a_calibration_is_not_completed_from_elsewhere(
 
 @pytest.mark.parametrize(
     ("facts", "overruled"),
-    [(band(), ""), (band(scale=1e-4, offset=-0.1), ""), (band(scale=1e-4), "scale 0.0001, offset 0")],
+    [
+        (band(), ()),
+        (band(scale=1e-4, offset=-0.1), ()),
+        (band(scale=1e-4), ("scale 0.0001, offset 0 by the sensor profile",)),
+    ],
 )
-def test_tags_that_a_profile_overrules_are_told(facts: BandFacts, overruled: str) -> None:
+def test_tags_that_a_profile_overrules_are_told(facts: BandFacts, overruled: tuple[str, ...]) -> None:
     assert calibration(facts, SENSOR, None, None, None).overruled == overruled
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tag", "declared", "overruled"),
+    [
+        ("uint16", 65535, math.nan, ("nodata 65535 by the manifest's nan",)),
+        ("uint16", 65535, 0, ("nodata 65535 by the manifest's 0",)),
+        ("uint16", 65535, 65535, ()),
+        ("uint16", -9999, 65535, ()),  # a tag that means nothing
+        ("uint16", None, math.nan, ()),
+        ("float32", -3.4028234663852886e38, -3.4e38, ("nodata -3.40282346638529e+38 by the manifest's -3.4e+38",)),
+        ("float32", -3.4028235e38, -3.4028234663852886e38, ()),  # both are the dtype's end
+        ("float32", math.nan, -9999, ()),  # NaN is never a measurement
+        ("float32", math.nan, math.nan, ()),
+    ],
+)
+def test_a_nodata_that_the_manifest_overrules_is_told(
+    dtype: str, tag: float | None, declared: float, overruled: tuple[str, ...]
+) -> None:
+    for sensor, scale in ((None, 1.0), (None, None), (SENSOR, None)):
+        facts = band(dtype, nodata=tag)
+        assert calibration(facts, sensor, scale, scale and 0.0, declared).overruled == overruled
 
 
 @pytest.mark.parametrize(
@@ -200,6 +226,9 @@ def test_a_declared_nodata_that_no_pixel_can_hold_is_refused(
         with pytest.raises(Refused, match=f"{re.escape(f'{value:.15g}')} .*{dtype}") as refused:
             calibration(band(dtype), None, 1.0, 0.0, value)
         assert refused.value.code is Code.CALIBRATION_CONTRADICTION
+        assert "own tag" not in str(refused.value)
+        with pytest.raises(Refused, match=f"the file's own tag says {held[0]:g}\\)"):
+            calibration(band(dtype, nodata=held[0]), None, 1.0, 0.0, value)
         calibration(band(dtype, nodata=value), None, 1.0, 0.0, None)  # files say such things of themselves
 
 

@@ -437,6 +437,15 @@ def test_red_and_nir_exchanged_without_a_word_is_noted(tmp_path: Path) -> None:
     assert mean_of(report.outcomes[0]) == pytest.approx(-TRUE_NDVI, abs=1e-3)
 
 
+def test_nodata_of_the_file_that_the_manifest_overrules_is_noted(tmp_path: Path) -> None:
+    pixels = [np.full((9, 9), value, "uint16") for value in (1400, 5500)]
+    source = str(write_tif(tmp_path / "a.tif", pixels, nodata=65535))
+    tile = {"tile_id": "t", "src_uri": source, "bands": {"red": 1, "nir": 2}}
+    report = run_flight(manifest("F", [tile], nodata="nan", out_uri="out"), tmp_path, composite="never")
+    assert report.notes == ("of the files' own tags were overruled: nodata 65535 by the manifest's nan",)
+    assert run_flight(manifest("F", [tile], out_uri="out"), tmp_path, composite="never").notes == ()
+
+
 # ---------------------------------------------------------------- the page
 
 

@@ -135,7 +135,7 @@ def _notes(flight: Flight, outcomes: Sequence[TileOutcome]) -> Iterator[str]:
         yield f"no valid pixel in {_some(empty)}"
     overruled = {use.overruled for o in outcomes for use in (o.bands or {}).values() if use.overruled}
     if overruled:
-        yield f"the files' own tags ({'; '.join(sorted(overruled))}) were overruled by the sensor profile"
+        yield f"of the files' own tags were overruled: {'; '.join(sorted(overruled))}"
     older = [o.tile_id for o in outcomes if o.product and o.state in (TileState.FAILED, TileState.MISSING)]
     if older:
         yield f"older products still lie where those of {_some(older)} belong: they are not what this run is about"

@@ -232,7 +232,7 @@ def _band_uses(raster: TileSource) -> dict[str, BandUse]:
             scale=band.calibration.scale,
             offset=band.calibration.offset,
             calibrated_by=band.calibration.origin,
-            overruled=band.calibration.overruled,
+            overruled="; ".join(band.calibration.overruled),
         )
         for role, band in raster.bands.items()
     }
