@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 PRIORITY, TILES, EXPORTS = "priority", "tiles", "exports"
 KEY_PREFIX = "flights:celery:"
+# The messages that workers hold, of all queues.
+UNACKED = KEY_PREFIX + "unacked"
 # After this a killed worker's messages come back. A living worker renews its messages three times as often.
 VISIBILITY_S = 60
 # Results and chord parts are kept as long as a flight may take, and longer.

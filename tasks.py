@@ -28,6 +28,7 @@ from fleet import (
     KEY_PREFIX,
     PRIORITY,
     TILES,
+    UNACKED,
     DiskGuard,
     LeaseKeeper,
     Quarantine,
@@ -375,6 +376,9 @@ class Post:
 
     def waiting(self, run: Run, *, for_report: bool) -> int:
         return self._tools.ledger.queued(KEY_PREFIX + (EXPORTS if for_report else run.queue))
+
+    def is_idle(self, run: Run) -> bool:
+        return self._tools.ledger.is_idle(KEY_PREFIX + run.queue, UNACKED)
 
     def unserved(self, run: Run) -> list[str]:
         if self._embedded:  # its worker is ours to start, and slow to answer on a busy machine

@@ -138,6 +138,13 @@ class Ledger:
         except redis.RedisError:
             return 0
 
+    def is_idle(self, queue: str, unacked: str) -> bool:
+        """Whether a queue is empty and no worker holds a message of any; False where Redis does not answer."""
+        try:
+            return not self._redis.exists(queue, unacked)
+        except redis.RedisError:
+            return False
+
     # -- what a worker says; it goes on where Redis is away
 
     def note(self, run_id: str, outcome: TileOutcome) -> None:

@@ -199,6 +199,18 @@ def _break_chords() -> None:
     _around(AMQP, "_retry_publish", before="counted_unsent", after="body_sent")
 
 
+def _break_workers() -> None:
+    """The moment in which a worker has a message that the broker has no more, and has not yet written down."""
+    append: Call = fleet.Unacked.append
+
+    def taken(qos: Any, message: Any, tag: str) -> None:
+        if message.headers["task"] == tasks.ndvi_tile.name:
+            plan.reach("taken", message.payload[0][0]["flight"]["tiles"][0]["tile_id"])
+        append(qos, message, tag)
+
+    _replace(fleet.Unacked, "append", taken)
+
+
 def _break_flights() -> None:
     _around(tasks, "finalise", before="report", after="reported")
     _around(composite_module, "write_mosaic", before="mid_composite")
@@ -265,6 +277,7 @@ plan = _Plan(Path(os.environ[PLAN_VARIABLE]))
 _bend()
 _break_tiles()
 _break_chords()
+_break_workers()
 _break_flights()
 app = tasks.app
 

@@ -7,6 +7,7 @@ that waits mends its flight by itself. Where nobody waits, the sweep does.
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -23,7 +24,7 @@ from tests.faults.fleet_process import (
     fleet_of,
     published_report,
 )
-from tests.processes import Made, await_, make_flight
+from tests.processes import COMMAND_S, Made, await_, make_flight
 
 TILES = 5
 # Sweeps that may be needed: what is missing is sent again, and when it is made the report is asked for.
@@ -152,6 +153,22 @@ def test_the_sweep_mends_a_flight_that_nobody_waits_for(point: str, fleet: Fleet
     if point in NEED_A_SWEEP:  # so it is the sweep that holds the gate
         assert deeds
     assert_whole(fleet, flight, published_report(flight), TILE_POINTS.get(point, 0))
+
+
+def test_a_message_that_a_killed_worker_took_along_waits_for_no_beat(tmp_path: Path) -> None:
+    """Killed between the broker's answer and its own entry of what it holds: nobody knows of the message any more.
+
+    The run is shown to be alive for longer than the command is given: so it is the empty broker that tells.
+    """
+    settings = {"FLIGHTS_CLAIM_LEASE_S": str(2 * COMMAND_S)}
+    with fleet_of(tmp_path / "fleet", [fault("F-2", "taken", "kill")], concurrency=1, settings=settings) as fleet:
+        flight = _flight(fleet, "F")
+        with fleet.kept_up():
+            done = fleet.run("run", "--json", flight.manifest)
+        assert done.status == 0, done.said
+        assert_struck(fleet, "F")
+        assert "tiles sent again: 1" in done.said
+        assert_whole(fleet, flight, done.report)
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ The order of the deeds is drawn from a seed; when they fall, and so what they hi
 
 import contextlib
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -71,6 +72,8 @@ def _bench(folder: Path, kills: int) -> tuple[float, int, int]:
         assert sum(starts.values()) - TILES <= kills * fleet.concurrency
         again = sum(n - 1 for n in puts.values())
         assert again == 0
+        # Nor does a killed worker take more than one message along.
+        assert sum(map(int, re.findall("tiles sent again: ([0-9]+)", done.said))) <= kills
         fleet.assert_nothing_left(flight)
     return seconds, int(done.report["tiles"]["done"]), again
 
