@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import scenes, tiny
 from benchmarks.commands import alone_at_once, run_batch
 from benchmarks.inprocess import own_tools, run_of
-from benchmarks.services import redis_server
+from benchmarks.servers import redis_server
 from benchmarks.table import Line
 from flights.intake import load_flight
 from flights.pipeline import tile, write_tile

@@ -16,7 +16,7 @@ from benchmarks.commands import alone
 from benchmarks.fleets import embedded_tools, sending_tools
 from benchmarks.inprocess import own_tools, run_of
 from benchmarks.measure import peak_mb, resident_mb
-from benchmarks.services import redis_server
+from benchmarks.servers import redis_server
 from benchmarks.table import Line
 from flights.console import board
 from flights.follow import Follower

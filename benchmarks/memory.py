@@ -8,7 +8,7 @@ from benchmarks import scenes, tiny
 from benchmarks.commands import alone
 from benchmarks.inprocess import own_tools, run_of
 from benchmarks.measure import peak_mb
-from benchmarks.services import redis_server
+from benchmarks.servers import redis_server
 from benchmarks.table import Line
 from flights.intake import load_flight
 from flights.pipeline import write_tile

@@ -3,24 +3,20 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
-
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 
 from benchmarks import tiny
 from benchmarks.commands import run_batch
-from benchmarks.services import CREDENTIALS, counting_proxy, s3_server
+from benchmarks.servers import CREDENTIALS, counted, s3_client, s3_server
 from benchmarks.table import Line
 from flights.intake import load_flight
 from flights.runs import load_report
 from flights.store import open_stores
 from tests.faults.proxy import Passed
-from tests.processes import await_, await_nobody, environment
+from tests.processes import await_nobody, environment
 
 LIMIT_S = 30
+BUCKETS = ("raw", "ndvi", "runs")
 PARALLEL = 16
 NO_MOSAIC = ("--composite", "never")
 
@@ -56,12 +52,12 @@ def _on_disk(folder: Path, tiles: int) -> Line:
 def _on_s3(folder: Path, tiles: int) -> list[Line]:
     folder.mkdir()
     state = folder / "state"
-    with s3_server(folder / "server") as url:
+    with s3_server(folder / "server", BUCKETS) as url:
         env = environment(state, AWS_ENDPOINT_URL=url, FLIGHTS_RUNS_URI="s3://runs", **CREDENTIALS)
         manifest = _make_flight(folder, tiles, url, env)
         run_batch(env, "run", manifest, *NO_MOSAIC)
         await_nobody(state)
-        with counting_proxy(url) as proxy:
+        with counted(url) as proxy:
             seconds = run_batch(env | {"AWS_ENDPOINT_URL": proxy.url}, "run", manifest, *NO_MOSAIC)
             await_nobody(state)
             passed = proxy.passed()
@@ -91,9 +87,7 @@ def _make_flight(folder: Path, tiles: int, url: str, env: Mapping[str, str]) -> 
 
     As every source has the same ETag, every product has the same fingerprint.
     """
-    client = _client(url)
-    for bucket in ("raw", "ndvi", "runs"):
-        await_(f"bucket {bucket}", lambda bucket=bucket: _has_bucket(client, bucket))  # type: ignore[misc]
+    client = s3_client(url)
     sources = [f"giant/{tiny.tile_id_of(i)}.tif" for i in range(tiles)]
     uris = [f"s3://raw/{key}" for key in sources]
     manifest = tiny.write_manifest(folder, uris, "giant", "s3://ndvi/giant")
@@ -108,29 +102,3 @@ def _make_flight(folder: Path, tiles: int, url: str, env: Mapping[str, str]) -> 
             for copy in copies:
                 copy.result()
     return manifest
-
-
-def _client(url: str) -> Any:
-    return boto3.client(
-        "s3",
-        endpoint_url=url,
-        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-        region_name=CREDENTIALS["AWS_REGION"],
-        config=Config(s3={"addressing_style": "path"}, max_pool_connections=PARALLEL),
-    )
-
-
-def _has_bucket(client: Any, bucket: str) -> bool:
-    """Make a bucket; it answers before it has room for objects."""
-    try:
-        client.create_bucket(Bucket=bucket)
-    except client.exceptions.BucketAlreadyOwnedByYou:
-        pass
-    except (ClientError, BotoCoreError):
-        return False
-    try:
-        client.put_object(Bucket=bucket, Key="ready", Body=b"x")
-    except (ClientError, BotoCoreError):
-        return False
-    return True

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from benchmarks.delay_proxy import CONTROL, Control
 from flights.embedded import server_binary
+from tests.faults import proxy
 
 PROJECT = Path(__file__).resolve().parent.parent
 SOURCES, PRODUCTS = "raw", "ndvi"
@@ -58,6 +59,7 @@ NEAR, FAR, NARROW = Link(0, 0), Link(40, 0), Link(40, MB_PER_S)
 @contextmanager
 def redis_server(folder: Path) -> Iterator[str]:
     """The URL of an empty Redis-compatible server."""
+    folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     command = [server_binary(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
     url = f"redis://127.0.0.1:{port}/0"
@@ -74,15 +76,16 @@ def redis_server(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[str]:
-    """The URL of an S3 server with two empty buckets: SeaweedFS where there is one, else moto."""
+def s3_server(folder: Path, buckets: Sequence[str] = (SOURCES, PRODUCTS)) -> Iterator[str]:
+    """The URL of an S3 server with empty buckets: SeaweedFS where there is one, else moto."""
+    folder.mkdir(parents=True, exist_ok=True)
     weed = _weed()
     port = _low_port()
     url = f"http://127.0.0.1:{port}"
     command = _weed_command(weed, folder, port) if weed else [sys.executable, "-m", "moto.server", "-p", str(port)]
     with _running(command, lambda: _answers_http(url)):
         client = s3_client(url)
-        for bucket in (SOURCES, PRODUCTS):
+        for bucket in buckets:
             _await(partial(_is_ready, client, bucket))
         yield url
 
@@ -96,6 +99,18 @@ def delayed(target: str, link: Link) -> Iterator[Control]:
     url = f"http://127.0.0.1:{port}"
     with _running(command, lambda: _answers_http(url + CONTROL)):
         yield Control(url)
+
+
+@contextmanager
+def counted(target: str) -> Iterator[proxy.Control]:
+    """A server behind a proxy that tells every request."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "tests.faults.proxy", str(port), target.rsplit(":", 1)[1]]
+    with _running(command, lambda: _answers_http(url + proxy.CONTROL)):
+        control = proxy.Control(url)
+        control.script()
+        yield control
 
 
 def s3_client(url: str) -> Any:

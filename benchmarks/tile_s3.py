@@ -75,7 +75,6 @@ def run(folder: Path, quick: bool) -> list[Line]:
     """Each case over each link; requests, and many tiles at once, over the far one."""
     cases = CASES[:2] if quick else CASES
     lines: list[Line] = []
-    (folder / "s3").mkdir()
     with redis_server(folder) as redis_url, s3_server(folder / "s3") as url:
         storage = s3_client(url)
         for case in cases:
