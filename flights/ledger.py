@@ -138,10 +138,10 @@ class Ledger:
         except redis.RedisError:
             return 0
 
-    def is_idle(self, queue: str, unacked: str) -> bool:
-        """Whether a queue is empty and no worker holds a message of any; False where Redis does not answer."""
+    def is_empty(self, *keys: str) -> bool:
+        """Whether these queues, or what workers hold of them, are empty; False where Redis does not answer."""
         try:
-            return not self._redis.exists(queue, unacked)
+            return not self._redis.exists(*keys)
         except redis.RedisError:
             return False
 

@@ -30,7 +30,7 @@ class Courier(Protocol):
         """Messages that wait in the queue of a run's tiles, or in that of reports and composites."""
 
     def is_idle(self, run: Run) -> bool:
-        """Whether there is no message that could be one of a run's tiles, neither queued nor in a worker's hands."""
+        """Whether no message could be one of a run's: its queues are empty, and no worker holds any."""
 
     def unserved(self, run: Run) -> list[str]:
         """Those queues of a run that no worker takes messages from."""

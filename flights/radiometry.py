@@ -15,6 +15,7 @@ from flights.sensors import QualityMask, SensorProfile
 
 Number = int | float
 _UNTAGGED = (1.0, 0.0)
+_OF_ORIGIN = {"manifest": "manifest", "sensor": "sensor profile"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,50 +106,48 @@ def calibration(
     half is refused where somebody else knows another half. Declared nodata replaces the file's; the profile's is added
     to it.
     """
-    overruled: tuple[str, ...] = ()
-    if nodata is not None:
-        fills: tuple[float, ...] = (_declared_fill(float(nodata), facts),)
-        if _tagged_fill(facts) not in ((), _as_stored(fills[0], np.dtype(facts.dtype))):
-            overruled = (f"nodata {facts.nodata:.15g} by the manifest's {fills[0]:.15g}",)
-    else:
-        known = (facts.nodata, profile.nodata if profile else None)
-        fills = tuple(dict.fromkeys(float(v) for v in known if v is not None))
-    tags = (facts.scale, facts.offset)
-    sensor = None
+    tags, sensor = (facts.scale, facts.offset), None
     if profile is not None and facts.dtype in profile.scale:
         sensor = (profile.scale[facts.dtype], profile.offset[facts.dtype])
     if scale is not None or offset is not None:
         _check_halves(scale, offset, sensor or tags)
-        return Calibration(
-            1.0 if scale is None else float(scale),
-            0.0 if offset is None else float(offset),
-            "manifest",
-            fills,
-            overruled,
-        )
-    if sensor is not None:
-        agree = tags == _UNTAGGED or np.allclose(tags, sensor, rtol=1e-6, atol=1e-12)
-        if not agree:
-            overruled += (f"scale {tags[0]:g}, offset {tags[1]:g} by the sensor profile",)
-        return Calibration(*sensor, "sensor", fills, overruled)
-    return Calibration(*tags, "none" if tags == _UNTAGGED else "file", fills, overruled)
+        used, origin = (1.0 if scale is None else float(scale), 0.0 if offset is None else float(offset)), "manifest"
+    elif sensor is not None:
+        used, origin = sensor, "sensor"
+    else:
+        used, origin = tags, "none" if tags == _UNTAGGED else "file"
+    overruled = []
+    if tags != _UNTAGGED and not np.allclose(tags, used, rtol=1e-6, atol=1e-12):
+        overruled.append(f"scale {tags[0]:g}, offset {tags[1]:g} by the {_OF_ORIGIN[origin]}")
+    if nodata is None:
+        known = (facts.nodata, profile.nodata if profile else None)
+        fills = tuple(dict.fromkeys(float(v) for v in known if v is not None))
+    else:
+        fills = (_declared_fill(float(nodata), facts),)
+        if _tagged_fill(facts) not in ((), _as_stored(fills[0], np.dtype(facts.dtype))):
+            overruled.append(f"nodata {_shown(facts.nodata)} by the manifest's {_shown(nodata)}")
+    return Calibration(*used, origin, fills, tuple(overruled))
 
 
 def _declared_fill(nodata: float, facts: BandFacts) -> float:
     if math.isnan(nodata) or _as_stored(nodata, np.dtype(facts.dtype)):
         return nodata
-    own = f" (the file's own tag says {facts.nodata:.15g})" if _tagged_fill(facts) else ""
+    own = f" (the file's own tag says {_shown(facts.nodata)})" if _tagged_fill(facts) else ""
     raise Refused(
         Code.CALIBRATION_CONTRADICTION,
-        f"nodata {nodata:.15g} is declared, which no pixel of {facts.dtype} can hold; declare the value that pixels "
-        f'without data have{own}, leave `nodata` out, or say "nan" if every value is data, 0 and '
-        f"{np.iinfo(facts.dtype).max} too",
+        f"nodata {_shown(nodata)} is declared, which no pixel of {facts.dtype} can hold; declare the value that pixels "
+        f'without data have{own}, leave `nodata` out, or say "nan" where every value is data',
     )
 
 
+def _shown(value: Number | None) -> str:
+    """The shortest decimal that is this double, so that what is copied from a message is the same number."""
+    return repr(value).removesuffix(".0")
+
+
 def _tagged_fill(facts: BandFacts) -> tuple[Any, ...]:
-    """The file's own nodata as its pixels hold it; none where it has none, one that they cannot hold, or NaN."""
-    if facts.nodata is None or math.isnan(facts.nodata):
+    """The file's own nodata as its pixels hold it; none where it has none, or what is never a measurement anyway."""
+    if facts.nodata is None or not math.isfinite(facts.nodata):
         return ()
     return _as_stored(float(facts.nodata), np.dtype(facts.dtype))
 

@@ -159,8 +159,15 @@ def test_half_a_calibration_is_not_completed_from_elsewhere(
         (band(scale=1e-4), ("scale 0.0001, offset 0 by the sensor profile",)),
     ],
 )
-def test_tags_that_a_profile_overrules_are_told(facts: BandFacts, overruled: tuple[str, ...]) -> None:
+def test_calibration_tags_that_a_profile_overrules_are_told(facts: BandFacts, overruled: tuple[str, ...]) -> None:
     assert calibration(facts, SENSOR, None, None, None).overruled == overruled
+
+
+def test_calibration_tags_that_the_manifest_overrules_are_told() -> None:
+    tagged = band(scale=0.5, offset=-1.0)
+    assert calibration(tagged, None, 2e-4, 0.3, None).overruled == ("scale 0.5, offset -1 by the manifest",)
+    assert calibration(tagged, SENSOR, 0.5, -1, None).overruled == ()
+    assert calibration(band(), None, 2e-4, 0.3, None).overruled == ()
 
 
 @pytest.mark.parametrize(
@@ -171,9 +178,11 @@ def test_tags_that_a_profile_overrules_are_told(facts: BandFacts, overruled: tup
         ("uint16", 65535, 65535, ()),
         ("uint16", -9999, 65535, ()),  # a tag that means nothing
         ("uint16", None, math.nan, ()),
-        ("float32", -3.4028234663852886e38, -3.4e38, ("nodata -3.40282346638529e+38 by the manifest's -3.4e+38",)),
+        ("float32", -3.4028234663852886e38, -3.4e38, ("nodata -3.4028234663852886e+38 by the manifest's -3.4e+38",)),
         ("float32", -3.4028235e38, -3.4028234663852886e38, ()),  # both are the dtype's end
-        ("float32", math.nan, -9999, ()),  # NaN is never a measurement
+        ("int64", -(2.0**63), 0, ("nodata -9.223372036854776e+18 by the manifest's 0",)),
+        ("float32", math.nan, -9999, ()),  # NaN is never a measurement, nor is
+        ("float32", math.inf, -9999, ()),
         ("float32", math.nan, math.nan, ()),
     ],
 )
@@ -223,7 +232,8 @@ def test_a_declared_nodata_that_no_pixel_can_hold_is_refused(
         assert len(calibration(band(dtype), None, 1.0, 0.0, value).fills) == 1
         assert len(calibration(band(dtype, nodata=value), None, 1.0, 0.0, None).fills) == 1
     for value in not_held:
-        with pytest.raises(Refused, match=f"{re.escape(f'{value:.15g}')} .*{dtype}") as refused:
+        shown = re.escape(repr(value).removesuffix(".0"))
+        with pytest.raises(Refused, match=f"{shown} .*{dtype}") as refused:
             calibration(band(dtype), None, 1.0, 0.0, value)
         assert refused.value.code is Code.CALIBRATION_CONTRADICTION
         assert "own tag" not in str(refused.value)

@@ -133,7 +133,8 @@ def _notes(flight: Flight, outcomes: Sequence[TileOutcome]) -> Iterator[str]:
     empty = [o.tile_id for o in outcomes if o.stats and o.stats.count == 0]
     if empty:
         yield f"no valid pixel in {_some(empty)}"
-    overruled = {use.overruled for o in outcomes for use in (o.bands or {}).values() if use.overruled}
+    uses = (use for o in outcomes for use in (o.bands or {}).values() if use.overruled)
+    overruled = {tag for use in uses for tag in use.overruled.split("; ")}
     if overruled:
         yield f"of the files' own tags were overruled: {'; '.join(sorted(overruled))}"
     older = [o.tile_id for o in outcomes if o.product and o.state in (TileState.FAILED, TileState.MISSING)]
