@@ -9,6 +9,7 @@ from benchmarks.scenes import EPSG, SENSOR
 from flights.ledger import Ledger
 from flights.manifest import parse_manifest
 from flights.pipeline import Tools, write_tile
+from flights.raster.environment import keep_memory
 from flights.report import TileOutcome, TileState
 from flights.runs import Job, Run, record_uri, save_run
 from flights.settings import Settings
@@ -22,6 +23,7 @@ class Product:
         settings = Settings(state_dir=folder / "state", runs_uri=runs_uri, scratch_dir=None)
         self._tools = Tools(settings, open_stores(), Ledger(redis_url))
         self._jobs: dict[tuple[str, str], Job] = {}
+        keep_memory()  # as a worker's process does
 
     def make(self, source: str, product: str) -> TileOutcome:
         """A tile of `scenes`, from URI to URI; RuntimeError where it was not made, or found made."""

@@ -217,6 +217,19 @@ def test_a_tile_is_made_once(bench: Bench) -> None:
 
 
 @BOTH
+def test_gdal_is_given_no_credentials(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it cost a boto3 session an environment that some are about: rasterio makes one where it is not told."""
+    bench.source()
+    made: list[str] = []
+    monkeypatch.setattr("rasterio.session.AWSSession.__init__", lambda *_, **__: made.append("a session"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    (outcome,) = bench.make(bench.flight())
+    assert outcome.state is TileState.DONE, outcome.error
+    assert made == []
+
+
+@BOTH
 def test_an_outcome_is_short_json(bench: Bench) -> None:
     bench.source()
     for outcome in bench.make(bench.flight()) + bench.make(bench.flight([{"src_uri": "raw/none.tif"}])):

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rasterio
 from numpy.typing import NDArray
 from rasterio.io import MemoryFile
 
-from flights.raster.environment import BLOCK_PX, Grid
+from flights.raster.environment import BLOCK_PX, Grid, plain_env
 from flights.raster.layout import TILE_COUNTS, TILE_OFFSETS, Head
 from flights.raster.overviews import Checks, checksum, halved
 from flights.raster.pixels import PixelFormat
@@ -235,7 +234,7 @@ def _levels(folder: Path, grid: Grid, options: Mapping[str, Any], form: PixelFor
 def encoded(rows: NDArray[Any], options: Mapping[str, Any]) -> Iterator[list[memoryview]]:
     """The blocks of one row of them, as GDAL encodes them; they are there while the `with` block runs."""
     height, width = rows.shape
-    with rasterio.Env(), MemoryFile() as memory:
+    with plain_env(), MemoryFile() as memory:
         with memory.open(height=height, width=width, **options) as out:
             out.write(rows, 1)
         raw = memoryview(memory.getbuffer())

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rasterio
 from numpy.typing import NDArray
 from rasterio.enums import MaskFlags
 from rasterio.errors import RasterioError
@@ -22,7 +21,7 @@ from flights.bands import BandFacts, choose_bands, contradiction
 from flights.errors import Code, Refused
 from flights.manifest import MASK, Radiometry
 from flights.radiometry import Calibration, both_zero, calibration, is_removed, is_saturated
-from flights.raster.environment import CACHE_BYTES, Grid, gdal
+from flights.raster.environment import CACHE_BYTES, Grid, gdal, plain_env
 from flights.raster.header import block_bytes, check_header, check_same_grid, is_same_grid, open_raster
 from flights.sensors import QualityMask, SensorProfile
 from flights.windows import Window, strips
@@ -133,7 +132,7 @@ class TileSource:
             yield window, strip.result()
 
     def _read_in_thread(self, window: Window) -> Strip:
-        with rasterio.Env():  # a thread has its own
+        with plain_env():
             return self.read(window)
 
     def read(self, window: Window) -> Strip:
