@@ -205,7 +205,14 @@ def refresh(manifest: str) -> dict[str, float]:
     of_run = run_of(flight, tools.settings)
     for tile in flight.tiles[::2]:
         tools.ledger.note(of_run.run_id, TileOutcome(tile_id=tile.tile_id, state=TileState.DONE, dst_uri=tile.dst_uri))
-    follower = Follower(run=of_run, flight=flight, sent=flight.tiles, tools=tools, courier=Post(tools))
+    follower = Follower(
+        run=of_run,
+        flight=flight,
+        sent=flight.tiles,
+        tools=tools,
+        courier=Post(tools),
+        report_seen=tools.stores.stat(flight.report_uri),  # as a run's beginning tells it
+    )
     tools.ledger.submitted(of_run.run_id)
     with redis.Redis.from_url(str(tools.settings.broker_url)) as client:
         client.hset(UNACKED, "tag", "a message")  # a worker has one in hand

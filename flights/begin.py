@@ -48,7 +48,8 @@ def begin(flight: Flight, order: Order, tools: Tools, courier: Courier) -> Follo
         tile_ids=tuple(t.tile_id for t in flight.tiles if t.tile_id in named) if named else None,
     )
     try:
-        last = load_report(tools.stores, flight)
+        lies_there = tools.stores.stat(flight.report_uri)
+        last = load_report(tools.stores, flight) if lies_there else None
         seen = survey(tools.stores, flight, run.tiles_of(flight), known_of_report(last))
         todo = [s.tile for s in seen if s.plan(run) is not Plan.CURRENT]
         _record(run, flight, tools)
@@ -62,7 +63,7 @@ def begin(flight: Flight, order: Order, tools: Tools, courier: Courier) -> Follo
         courier.submit(run, flight, todo)
     except Unreachable as error:  # it is recorded: where the broker comes back, what was not sent is sent again
         log.warning("%s: %s; not all of it was sent", flight.flight_id, error)
-    return Follower(run=run, flight=flight, sent=todo, tools=tools, courier=courier)
+    return Follower(run=run, flight=flight, sent=todo, tools=tools, courier=courier, report_seen=lies_there)
 
 
 def _record(run: Run, flight: Flight, tools: Tools) -> None:

@@ -40,6 +40,8 @@ class Follower:
     sent: Sequence[Tile]
     tools: Tools
     courier: Courier
+    report_seen: Stat | None = None
+    # the published report that is known not to be this run's
     progress: Progress = field(default_factory=Progress)
     report: FlightReport | None = None
     _moved: float = field(default_factory=time.monotonic)
@@ -50,7 +52,6 @@ class Follower:
     _conclusions: int = 0
     _failures: int = 0
     # in a row
-    _report_seen: Stat | None = None
     _said: str = ""
     # the last complaint
     _unserved: list[str] = field(default_factory=list)
@@ -92,10 +93,10 @@ class Follower:
         """Take the published report where it is this run's last word; make it where nobody else will."""
         try:
             stat = self.tools.stores.stat(self.flight.report_uri)
-            if stat == self._report_seen and not concluded:  # still the one of the last look
+            if stat == self.report_seen and not concluded:  # still the one of the last look
                 return
             report = load_report(self.tools.stores, self.flight)
-            self._report_seen = stat
+            self.report_seen = stat
         except FlightsError as error:
             self._say(f"its report cannot be looked for: {error}")
             report = None
