@@ -116,6 +116,11 @@ def calibration(
         used, origin = sensor, "sensor"
     else:
         used, origin = tags, "none" if tags == _UNTAGGED else "file"
+        if not np.isfinite(tags).all():
+            raise Refused(
+                Code.CALIBRATION_CONTRADICTION,
+                f"the file's own tags say scale {tags[0]:g}, offset {tags[1]:g}; declare `scale` and `offset`",
+            )
     overruled = []
     if tags != _UNTAGGED and not np.allclose(tags, used, rtol=1e-6, atol=1e-12):
         overruled.append(f"scale {tags[0]:g}, offset {tags[1]:g} by the {_OF_ORIGIN[origin]}")

@@ -163,6 +163,15 @@ def test_calibration_tags_that_a_profile_overrules_are_told(facts: BandFacts, ov
     assert calibration(facts, SENSOR, None, None, None).overruled == overruled
 
 
+@pytest.mark.parametrize("tags", [{"scale": math.nan}, {"offset": math.nan}, {"scale": math.inf}])
+def test_tags_that_are_no_numbers_calibrate_nothing(tags: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="declare `scale` and `offset`") as refused:
+        calibration(band(**tags), None, None, None, None)
+    assert refused.value.code is Code.CALIBRATION_CONTRADICTION
+    assert calibration(band(**tags), None, 2e-4, 0.3, None).scale == 2e-4
+    assert calibration(band(**tags), SENSOR, None, None, None).origin == "sensor"
+
+
 def test_calibration_tags_that_the_manifest_overrules_are_told() -> None:
     tagged = band(scale=0.5, offset=-1.0)
     assert calibration(tagged, None, 2e-4, 0.3, None).overruled == ("scale 0.5, offset -1 by the manifest",)
