@@ -35,6 +35,7 @@ from fleet import (
     configuration,
 )
 from flights import embedded, mend
+from flights.alarms import Alarms
 from flights.errors import Code, FlightsError, Refused, Superseded, Transient, Unreachable
 from flights.ledger import Ledger
 from flights.manifest import Flight, Tile, join_uri
@@ -66,11 +67,16 @@ MESSAGE_SLACK_S = 30
 REPORT_LIMIT_S, COMPOSITE_LIMIT_S = 3600, 6 * 3600
 # Tasks of a whole flight: nobody reads their results, and they come back as long as another delivery is at it.
 OF_FLIGHTS: dict[str, Any] = {"max_retries": None, "ignore_result": True}
+# Of a tile's outcome a worker's log has as much as names the tile and its state; all of it is in the report.
+OF_TILES: dict[str, Any] = {"max_retries": None, "resultrepr_maxsize": 100}
 
 
 class TileTooSlow(BaseException):
     """The soft limit ran out; not an Exception, so that nothing on the way takes it for an error of its own."""
 
+
+# Not the thread that renews claims: that one may wait for Redis.
+_hard_limits = Alarms()
 
 app = Celery("flights")
 # Evaluated when the configuration is first needed: importing this module needs no broker.
@@ -117,7 +123,7 @@ def tools() -> Tools:
 # ---------------------------------------------------------------- tasks
 
 
-@app.task(name="flights.ndvi_tile", bind=True, max_retries=None)
+@app.task(name="flights.ndvi_tile", bind=True, **OF_TILES)
 def ndvi_tile(self: Task, job: dict[str, Any]) -> dict[str, Any]:
     """One tile; the outcome, also of a failure, is the result."""
     parsed = Job.model_validate(job)
@@ -128,7 +134,7 @@ def ndvi_tile(self: Task, job: dict[str, Any]) -> dict[str, Any]:
     return outcome.as_value()
 
 
-@app.task(name="flights.ndvi_tiles", bind=True, max_retries=None)
+@app.task(name="flights.ndvi_tiles", bind=True, **OF_TILES)
 def ndvi_tiles(self: Task, job: dict[str, Any]) -> dict[str, Any]:
     """A chunk of tiles; outcomes go to the run record, the result says where. Limits are each tile's own."""
     parsed = Job.model_validate(job)
@@ -145,7 +151,7 @@ def ndvi_tiles(self: Task, job: dict[str, Any]) -> dict[str, Any]:
 def report_flight(self: Task, told: Sequence[Any], run: dict[str, Any]) -> None:
     """The chord's body: one answer for the flight, then, where it is due, the composite."""
     parsed = Run.model_validate(run)
-    with _claimed(self, parsed) as at_hand:
+    with _claimed(self, parsed) as (at_hand, _):
         try:
             current, flight = load_run(at_hand.stores, parsed.record_uri)
             if current.run_id != parsed.run_id:
@@ -175,14 +181,11 @@ def report_flight(self: Task, told: Sequence[Any], run: dict[str, Any]) -> None:
 def composite(self: Task, run: dict[str, Any]) -> None:
     """A flight's mosaic, added to its report."""
     parsed = Run.model_validate(run)
-    name = f"mosaic of {parsed.flight_id}"
-    with _claimed(self, parsed) as at_hand:
-        deliveries = at_hand.ledger.begin_delivery(parsed.run_id, name)
+    with _claimed(self, parsed, work=f"mosaic of {parsed.flight_id}") as (at_hand, deliveries):
         if deliveries > at_hand.settings.max_deliveries:
             _settle_composite(parsed, Code.WORKER_LOST, f"compositing killed its worker {deliveries - 1} times")
         else:
             _guarded_composite(parsed, at_hand)
-        at_hand.ledger.end_delivery(parsed.run_id, name)
 
 
 def _guarded_composite(run: Run, at_hand: Tools) -> None:
@@ -203,16 +206,18 @@ def _settle_composite(run: Run, code: Code, message: str) -> None:
 
 
 @contextmanager
-def _claimed(task: Task, run: Run) -> Iterator[Tools]:
+def _claimed(task: Task, run: Run, work: str = "") -> Iterator[tuple[Tools, int]]:
     """Hold a flight's answer, shown to be alive; come back later where another delivery is at its report or composite.
 
+    With it comes how often `work` was begun and never ended, this time in.
     One claim for both: a report that is made a second time would else be published beside the composite's last word.
     """
     at_hand, name = tools(), f"answer of {run.flight_id}"
-    with at_hand.ledger.claim(name, at_hand.settings.claim_lease_s, run.run_id, for_report=True) as mine:
-        if not mine:
+    lease_s = at_hand.settings.claim_lease_s
+    with at_hand.ledger.claim(name, lease_s, run.run_id, for_report=True, work=work) as deliveries:
+        if not deliveries:
             raise task.retry(countdown=random.uniform(2, 5))
-        yield at_hand
+        yield at_hand, deliveries
 
 
 @app.task(name="flights.sweep", ignore_result=True)
@@ -252,18 +257,16 @@ def _deliver(job: Job, tile: Tile) -> TileOutcome | None:
     at_hand, run = tools(), job.run
     if not has_room(at_hand.settings):
         return None
-    with at_hand.ledger.claim(tile.dst_uri, at_hand.settings.claim_lease_s, run.run_id) as mine:
-        if not mine:
+    lease_s = at_hand.settings.claim_lease_s
+    # However it ends, it counts as ended, also where the worker is told to stop: a deploy is no fault of the tile's.
+    with at_hand.ledger.claim(tile.dst_uri, lease_s, run.run_id, work=tile.tile_id) as deliveries:
+        if not deliveries:
             return None
-        deliveries = at_hand.ledger.begin_delivery(run.run_id, tile.tile_id)
-        try:
-            if deliveries > 1 and at_hand.ledger.overran(run.run_id, tile.tile_id):
-                return _given_up(run, tile, deliveries - 1, Code.TIME_LIMIT, at_hand)
-            if deliveries > at_hand.settings.max_deliveries:
-                return _given_up(run, tile, deliveries - 1, Code.WORKER_LOST, at_hand)
-            return _guarded(job, tile, at_hand)
-        finally:  # also where the worker is told to stop: a deploy is no fault of the tile's
-            at_hand.ledger.end_delivery(run.run_id, tile.tile_id)
+        if deliveries > 1 and at_hand.ledger.overran(run.run_id, tile.tile_id):
+            return _given_up(run, tile, deliveries - 1, Code.TIME_LIMIT, at_hand)
+        if deliveries > at_hand.settings.max_deliveries:
+            return _given_up(run, tile, deliveries - 1, Code.WORKER_LOST, at_hand)
+        return _guarded(job, tile, at_hand)
 
 
 def _given_up(run: Run, tile: Tile, times: int, code: Code, at_hand: Tools) -> TileOutcome:
@@ -317,13 +320,10 @@ def _hard_limit(run: Run, tile: Tile, at_hand: Tools) -> Iterator[None]:
                 at_hand.ledger.mark_overrun(run.run_id, tile.tile_id)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    watch = threading.Timer(at_hand.settings.tile_hard_limit_s, end)
-    watch.daemon = True
-    watch.start()
     try:
-        yield
+        with _hard_limits.every(at_hand.settings.tile_hard_limit_s, end):
+            yield
     finally:
-        watch.cancel()
         with deciding:
             ended.set()
 

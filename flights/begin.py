@@ -86,7 +86,7 @@ def hold(flight: Flight, tools: Tools, check: Callable[[], None]) -> Iterator[bo
         with tools.ledger.claim(name, LEASE_S) as mine:
             before_s, left_s = left_s, tools.ledger.lease_left_s(name)
             if mine or left_s > before_s:
-                yield mine and not _is_under_way(flight, tools)
+                yield bool(mine) and not _is_under_way(flight, tools)
                 return
         check()
         time.sleep(0.25)

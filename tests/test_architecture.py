@@ -11,7 +11,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 LAYERS = {
     "pure": [
         "errors", "sensors", "indices", "bands", "radiometry", "windows", "crs", "manifest", "fingerprint", "report",
-        "quality", "hints",
+        "quality", "hints", "alarms",
     ],
     "edge": ["settings", "store", "raster", "ledger", "embedded"],
     "use": ["runs", "survey", "intake", "pipeline", "mend", "follow", "begin", "console"],

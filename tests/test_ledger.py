@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +61,16 @@ def counted(ledger: Ledger, run_id: str) -> Progress | None:
 def test_a_claim_is_one_holders(redis_url: str, name: str) -> None:
     mine, theirs = Ledger(redis_url), Ledger(redis_url)
     with mine.claim(name, LEASE_S, "run") as held:
-        assert held is True
+        assert held == 1
         for other in (theirs, mine):
             with other.claim(name, LEASE_S, "another run") as also:
-                assert also is False
+                assert also == 0
         with theirs.claim(name + "?", LEASE_S, "run") as another:
-            assert another is True
+            assert another == 1
         with theirs.claim(name, LEASE_S, "run") as again:
-            assert again is False, "one who was refused has released it"
+            assert again == 0, "one who was refused has released it"
     with theirs.claim(name, LEASE_S, "run") as now:
-        assert now is True
+        assert now == 1
 
 
 def test_one_of_many_gets_a_claim(redis_url: str) -> None:
@@ -88,7 +88,7 @@ def test_one_of_many_gets_a_claim(redis_url: str) -> None:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert sorted(won) == [False] * 7 + [True]
+    assert sorted(won) == [0] * 7 + [1]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, MemoryError])
@@ -117,29 +117,45 @@ def test_a_claim_is_renewed_while_the_work_runs(ledger: Ledger, server: Any) -> 
 HOLDER = """
 import sys
 from flights.ledger import Ledger
-with Ledger(sys.argv[1]).claim("tile", 1, "run") as held:
+url, run, work = sys.argv[1:]
+with Ledger(url).claim("tile", 1, run, work=work) as held:
     print(held, flush=True)
     sys.stdin.read()
 """
 
 
-def test_a_claim_of_a_killed_holder_expires(redis_url: str, ledger: Ledger) -> None:
-    command = [sys.executable, "-c", HOLDER, redis_url]
+@contextmanager
+def killed_holder(redis_url: str, run: str, work: str) -> Iterator[int]:
+    """A process that holds a claim and is killed at the end of the block: what it was told when it got it."""
+    command = [sys.executable, "-c", HOLDER, redis_url, run, work]
     holder = subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None
-        assert holder.stdout.readline() == "True\n"
-        with ledger.claim("tile", LEASE_S, "run") as held:
-            assert not held
+        yield int(holder.stdout.readline())
     finally:
         holder.kill()
         holder.communicate()
 
+
+def held_at_last(ledger: Ledger, run: str, work: str = "") -> int:
+    """What one is told who gets the claim when it is free."""
+    told: list[int] = []
+
     def taken() -> bool:
-        with ledger.claim("tile", LEASE_S, "run") as held:
-            return held
+        with ledger.claim("tile", LEASE_S, run, work=work) as held:
+            told.append(held)
+        return bool(held)
 
     awaited(taken)
+    return told[-1]
+
+
+def test_a_claim_of_a_killed_holder_expires(redis_url: str, ledger: Ledger) -> None:
+    with killed_holder(redis_url, "run", "") as began:
+        assert began == 1
+        with ledger.claim("tile", LEASE_S, "run") as held:
+            assert not held
+    assert held_at_last(ledger, "run") == 1
 
 
 def test_who_lost_a_claim_does_not_release_the_next_ones(redis_url: str, server: Any) -> None:
@@ -228,9 +244,8 @@ def test_the_life_of_a_run(ledger: Ledger, server: Any) -> None:
 def test_everything_is_ours_by_name_and_gone_in_the_end(ledger: Ledger, server: Any) -> None:
     ledger.start("run")
     ledger.conclude("other")
-    ledger.begin_delivery("run", "tile")
     ledger.note("run", outcome("a", "done"))
-    with ledger.claim("tile", LEASE_S, "run"):
+    with ledger.claim("tile", LEASE_S, "run", work="tile"):
         keys = list(server.scan_iter())
         assert len(keys) >= 5
         assert [key for key in keys if not key.startswith(PREFIX)] == []
@@ -241,19 +256,45 @@ def test_everything_is_ours_by_name_and_gone_in_the_end(ledger: Ledger, server: 
 
 
 def test_deliveries_that_do_not_end_are_counted(redis_url: str, ledger: Ledger) -> None:
-    assert [ledger.begin_delivery("run", "tile") for _ in range(3)] == [1, 2, 3]
-    assert Ledger(redis_url).begin_delivery("run", "tile") == 4
-    assert ledger.begin_delivery("run", "another tile") == 1
-    assert ledger.begin_delivery("another run", "tile") == 1
-    ledger.end_delivery("run", "tile")
-    assert ledger.begin_delivery("run", "tile") == 1
-    assert ledger.begin_delivery("run", "another tile") == 2
-    ledger.end_delivery("run", "never begun")
+    for begun in (1, 2):
+        with killed_holder(redis_url, "run", "tile") as told:
+            assert told == begun
+        awaited(lambda: ledger.lease_left_s("tile") == 0)
+    assert held_at_last(ledger, "another run", "tile") == 1
+    assert held_at_last(ledger, "run", "another tile") == 1
+    assert held_at_last(ledger, "run", "tile") == 3
+    assert held_at_last(ledger, "run", "tile") == 1  # that one ended
+    with pytest.raises(SystemExit), ledger.claim("tile", LEASE_S, "run", work="tile"):
+        raise SystemExit(-15)  # told to stop
+    assert held_at_last(ledger, "run", "tile") == 1
+
+
+def test_who_is_refused_a_claim_does_not_count(ledger: Ledger) -> None:
+    with ledger.claim("tile", LEASE_S, "run", work="tile") as mine:
+        assert mine == 1
+        for _ in range(3):
+            with ledger.claim("tile", LEASE_S, "run", work="tile") as theirs:
+                assert theirs == 0
+    assert held_at_last(ledger, "run", "tile") == 1
 
 
 def test_names_do_not_run_into_one_another(ledger: Ledger) -> None:
-    for run, name in [("a", "b:c"), ("a:b", "c"), ("a:b:c", ""), ("", "a:b:c"), ("ab", "c"), ("a", "bc")]:
-        assert ledger.begin_delivery(run, name) == 1
+    with ExitStack() as held:
+        for i, (run, name) in enumerate([("a", "b:c"), ("a:b", "c"), ("a:b:c", "d"), ("ab", "c"), ("a", "bc")]):
+            assert held.enter_context(ledger.claim(f"claim {i}", LEASE_S, run, work=name)) == 1
+
+
+def test_a_delivery_costs_three_questions(ledger: Ledger, server: Any) -> None:
+    """Taking the tile, counting its outcome, giving it back; a Redis that is far away is asked no more often."""
+
+    def deliver() -> None:
+        with ledger.claim("tile", LEASE_S, "run", work="tile"):
+            ledger.note("run", outcome("a", "done"))
+
+    deliver()  # connects, and loads the scripts
+    before = server.info("stats")["total_reads_processed"]
+    deliver()
+    assert server.info("stats")["total_reads_processed"] - before == 3 + 1
 
 
 # ---------------------------------------------------------------- the queue, and what a broker must be
@@ -326,8 +367,6 @@ def test_a_driver_hears_that_redis_is_away(url: str) -> None:
 SAYINGS: dict[str, tuple[Callable[[Ledger], object], object]] = {
     "note": (lambda ledger: ledger.note("run", outcome("a", "done")), None),
     "conclude": (lambda ledger: ledger.conclude("run"), None),
-    "begin_delivery": (lambda ledger: ledger.begin_delivery("run", "tile"), 1),
-    "end_delivery": (lambda ledger: ledger.end_delivery("run", "tile"), None),
 }
 
 
@@ -341,7 +380,7 @@ def test_a_worker_goes_on_without_redis(caplog: pytest.LogCaptureFixture, saying
 
 def test_without_redis_every_worker_holds_its_claim() -> None:
     with Ledger(CLOSED).claim("tile", LEASE_S, "run") as one, Ledger(CLOSED).claim("tile", LEASE_S, "run") as other:
-        assert (one, other) == (True, True)
+        assert (one, other) == (1, 1)
     with pytest.raises(ValueError, match="the work's own"), Ledger(CLOSED).claim("tile", LEASE_S, "run"):
         raise ValueError("the work's own")
 
@@ -353,13 +392,11 @@ def test_redis_may_go_away_in_the_middle(tmp_path: Path) -> None:
     ledger = Ledger(f"redis://127.0.0.1:{port}/0")
     try:
         awaited(lambda: not _unreachable(ledger))
-        with ledger.claim("tile", LEASE_S, "run") as held:
-            assert held
-            assert ledger.begin_delivery("run", "tile") == 1
+        with ledger.claim("tile", LEASE_S, "run", work="tile") as held:
+            assert held == 1
             server.kill()
             server.wait()
             ledger.note("run", outcome("a", "done"))
-            ledger.end_delivery("run", "tile")
             ledger.conclude("run")
         assert ledger.progress("run") is None
     finally:
@@ -376,12 +413,11 @@ def _unreachable(ledger: Ledger) -> bool:
 
 
 def test_redis_may_be_wiped_in_the_middle(ledger: Ledger, server: Any) -> None:
-    with ledger.claim("tile", LEASE_S, "run"):
+    with ledger.claim("tile", LEASE_S, "run", work="tile"):
         ledger.note("run", outcome("a", "done"))
         server.flushall()
         server.script_flush()
         assert ledger.progress("run") is None
-        assert ledger.begin_delivery("run", "tile") == 1
         ledger.note("run", outcome("b", "done"))
     assert counted(ledger, "run") == Progress(done=1)
-    ledger.end_delivery("run", "tile")
+    assert held_at_last(ledger, "run", "tile") == 1

@@ -3,7 +3,9 @@
 import json
 import multiprocessing
 import os
+import signal
 import threading
+import time
 from datetime import UTC, datetime
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -17,7 +19,7 @@ import redis
 import tasks
 from flights.intake import load_flight
 from flights.ledger import Ledger
-from flights.manifest import Flight
+from flights.manifest import Flight, Tile
 from flights.pipeline import finalise, write_tile
 from flights.report import TileOutcome, TileState
 from flights.runs import Job, Run, record_uri, save_run
@@ -199,7 +201,12 @@ def test_a_tile_that_was_delivered_too_often_is_given_up(fleet: str, wanted: Flo
     job, flight = job_of(tmp_path, tmp_path / "runs")
     (tile,) = flight.tiles
     for _ in range(load_settings().max_deliveries):
-        Ledger(fleet).begin_delivery(job.run.run_id, tile.tile_id)
+        killed = multiprocessing.get_context("spawn").Process(target=_die_at_work, args=(fleet, job, tile))
+        killed.start()
+        killed.join()
+        assert killed.exitcode == -signal.SIGKILL
+        while Ledger(fleet).lease_left_s(tile.dst_uri):
+            time.sleep(0.05)
     outcome = tasks._deliver(job, tile)
     assert outcome
     assert outcome.error
@@ -208,3 +215,8 @@ def test_a_tile_that_was_delivered_too_often_is_given_up(fleet: str, wanted: Flo
     again = tasks._deliver(job, tile)
     assert again
     assert again.state is TileState.DONE
+
+
+def _die_at_work(url: str, job: Job, tile: Tile) -> None:
+    with Ledger(url).claim(tile.dst_uri, 1, job.run.run_id, work=tile.tile_id):
+        os.kill(os.getpid(), signal.SIGKILL)
