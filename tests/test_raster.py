@@ -618,7 +618,16 @@ def damaged(damage: Callable[[Path], None], *, before: bool, times: int = 100, l
 
     def one_pass(self: OnePass, final: Path, label: Any) -> None:
         self._wait()
-        around(lambda: finish(self, final, label), final.with_name(f"level{level}.blocks"), final)
+        blocks, scratch = self._levels[level]._blocks, final.with_name("blocks")
+        blocks.seek(0)
+        scratch.write_bytes(blocks.read())
+        around(lambda: put_back(scratch, blocks, lambda: finish(self, final, label)), scratch, final)
+
+    def put_back(scratch: Path, blocks: Any, then: Callable[[], None]) -> None:
+        blocks.seek(0)
+        blocks.truncate()
+        blocks.write(scratch.read_bytes())
+        then()
 
     def driver(source: Any, target: Any, **options: Any) -> None:
         if options["driver"] != "COG":

@@ -8,12 +8,14 @@ pages first, then the blocks of the coarsest overview, and those of the full res
 """
 
 import itertools
+import shutil
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,8 @@ Shape = tuple[int, int]
 ROW_BYTES_MAX = 12 * 2**20
 PIXEL_BYTES_MAX = 11 * 2**28
 _COPY_BYTES = 4 * 2**20
+# Encoded blocks of a resolution that take less stay in memory (2 % of a tiny tile).
+_SPOOL_BYTES = 2**20
 
 _SUBFILE, _WIDTH, _LENGTH = 254, 256, 257
 _LONG, _REDUCED = 4, 1
@@ -70,6 +74,8 @@ class OnePass:
     def close(self) -> None:
         """Wait for what is under way, and forget it."""
         self._encoder.shutdown()
+        for level in self._levels:
+            level.close()
 
     def write(self, values: NDArray[np.float32], window: Window) -> None:
         """One window, (rows, cols)."""
@@ -89,7 +95,10 @@ class OnePass:
             return
         done, rest = self._rows[: whole - self._top], self._rows[whole - self._top : bottom - self._top]
         self._wait()
-        self._under_way = self._encoder.submit(self._levels[0].add, done)
+        if len(self._levels) == 1:  # one block: nothing comes that a thread could run beside (4 % of a tiny tile)
+            self._levels[0].add(done)
+        else:
+            self._under_way = self._encoder.submit(self._levels[0].add, done)
         self._rows = np.empty((max(BLOCK_PX, len(rest)), self._grid.width), np.float32)
         self._rows[: len(rest)] = rest
         self._top = whole
@@ -147,16 +156,16 @@ class _Level:
     """One resolution: rows come in, encoded blocks go to a file, and half of the rows to the next level."""
 
     def __init__(
-        self, path: Path, shape: Shape, options: Mapping[str, Any], form: PixelFormat, coarser: "_Level | None"
+        self, folder: Path, shape: Shape, options: Mapping[str, Any], form: PixelFormat, coarser: "_Level | None"
     ) -> None:
-        (self._height, self._width), self._path, self._coarser = shape, path, coarser
+        (self._height, self._width), self._coarser = shape, coarser
         self._options, self._form = options, form
         self._pending = np.empty((0, self._width), np.float32)
         self._top = 0
         self._sizes: list[int] = []
         self._checksum = 0
         self.checks: Checks = []
-        path.touch()
+        self._blocks = SpooledTemporaryFile(_SPOOL_BYTES, dir=str(folder))  # noqa: SIM115  # see close
 
     @property
     def size_text(self) -> str:
@@ -183,10 +192,10 @@ class _Level:
         return self._top + len(self._pending) == self._height
 
     def _encode(self, rows: NDArray[Any]) -> None:
-        with encoded(rows, self._options) as blocks, self._path.open("ab") as out:
+        with encoded(rows, self._options) as blocks:
             for block in blocks:
                 for part in (struct.pack("<I", len(block)), block, block[-4:]):
-                    out.write(part)
+                    self._blocks.write(part)
                     self._checksum = zlib.crc32(part, self._checksum)
                 self._sizes.append(len(block))
         if self._top + len(rows) == self._height:
@@ -204,11 +213,13 @@ class _Level:
         }
 
     def copy_to(self, out: Any) -> None:
-        """Append the blocks to a file, and remove the one that they were in."""
-        with self._path.open("rb") as blocks:
-            while some := blocks.read(_COPY_BYTES):
-                out.write(some)
-        self._path.unlink()
+        """Append the blocks to a file, and forget them."""
+        with self._blocks as blocks:
+            blocks.seek(0)
+            shutil.copyfileobj(blocks, out, _COPY_BYTES)
+
+    def close(self) -> None:
+        self._blocks.close()
 
     def is_next_in(self, file: Any) -> bool:
         """Whether a file goes on with the blocks as they were encoded."""
@@ -224,9 +235,9 @@ def _levels(folder: Path, grid: Grid, options: Mapping[str, Any], form: PixelFor
     while max(shapes[-1]) > BLOCK_PX:
         shapes.append((-(-shapes[-1][0] // 2), -(-shapes[-1][1] // 2)))
     levels: list[_Level] = []
-    for number, shape in reversed(list(enumerate(shapes))):
+    for shape in reversed(shapes):
         coarser = levels[0] if levels else None
-        levels.insert(0, _Level(folder / f"level{number}.blocks", shape, options, form, coarser))
+        levels.insert(0, _Level(folder, shape, options, form, coarser))
     return levels
 
 
