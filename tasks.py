@@ -67,8 +67,6 @@ MESSAGE_SLACK_S = 30
 REPORT_LIMIT_S, COMPOSITE_LIMIT_S = 3600, 6 * 3600
 # Tasks of a whole flight: nobody reads their results, and they come back as long as another delivery is at it.
 OF_FLIGHTS: dict[str, Any] = {"max_retries": None, "ignore_result": True}
-# Of a tile's outcome a worker's log has as much as names the tile and its state; all of it is in the report.
-OF_TILES: dict[str, Any] = {"max_retries": None, "resultrepr_maxsize": 100}
 
 
 class TileTooSlow(BaseException):
@@ -123,7 +121,7 @@ def tools() -> Tools:
 # ---------------------------------------------------------------- tasks
 
 
-@app.task(name="flights.ndvi_tile", bind=True, **OF_TILES)
+@app.task(name="flights.ndvi_tile", bind=True, max_retries=None)
 def ndvi_tile(self: Task, job: dict[str, Any]) -> dict[str, Any]:
     """One tile; the outcome, also of a failure, is the result."""
     parsed = Job.model_validate(job)
@@ -134,7 +132,7 @@ def ndvi_tile(self: Task, job: dict[str, Any]) -> dict[str, Any]:
     return outcome.as_value()
 
 
-@app.task(name="flights.ndvi_tiles", bind=True, **OF_TILES)
+@app.task(name="flights.ndvi_tiles", bind=True, max_retries=None)
 def ndvi_tiles(self: Task, job: dict[str, Any]) -> dict[str, Any]:
     """A chunk of tiles; outcomes go to the run record, the result says where. Limits are each tile's own."""
     parsed = Job.model_validate(job)
@@ -258,7 +256,6 @@ def _deliver(job: Job, tile: Tile) -> TileOutcome | None:
     if not has_room(at_hand.settings):
         return None
     lease_s = at_hand.settings.claim_lease_s
-    # However it ends, it counts as ended, also where the worker is told to stop: a deploy is no fault of the tile's.
     with at_hand.ledger.claim(tile.dst_uri, lease_s, run.run_id, work=tile.tile_id) as deliveries:
         if not deliveries:
             return None

@@ -49,7 +49,7 @@ def run_tasks(tasks: int) -> dict[str, float]:
         return {"seconds": told.get(timeout=TASKS_S) / (tasks - 1)}
     finally:
         worker.terminate()
-        worker.wait()
+        worker.wait(TASKS_S)
 
 
 if __name__ == "__main__":

@@ -39,18 +39,19 @@ return 1
 # A claim, the sign of life beside it and the count of deliveries in one round trip: one each was 4 % of a tiny tile.
 _CLAIM = """
 if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'EX', ARGV[2]) then return 0 end
-if KEYS[2] then redis.call('SET', KEYS[2], 1, 'EX', ARGV[2]) end
-if not KEYS[3] then return 1 end
+if KEYS[2] ~= '' then redis.call('SET', KEYS[2], 1, 'EX', ARGV[2]) end
+if KEYS[3] == '' then return 1 end
 local begun = redis.call('INCR', KEYS[3])
 redis.call('EXPIRE', KEYS[3], ARGV[3])
 return begun
 """
+# In this order: a Redis that is full refuses to SET, and the claim is to be kept all the same.
 _KEEP = """
-if KEYS[2] then redis.call('SET', KEYS[2], 1, 'EX', ARGV[2]) end
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+if KEYS[2] ~= '' then redis.call('SET', KEYS[2], 1, 'EX', ARGV[2]) end
 """
 _RELEASE = """
-if KEYS[2] then redis.call('DEL', KEYS[2]) end
+if KEYS[2] ~= '' then redis.call('DEL', KEYS[2]) end
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 """
 
@@ -91,6 +92,8 @@ class Ledger:
         self._claim = self._redis.register_script(_CLAIM)
         self._keep = self._redis.register_script(_KEEP)
         self._release = self._redis.register_script(_RELEASE)
+        # The claims held by their tokens: their keys, and how long they hold.
+        self._held: dict[str, tuple[list[str], int]] = {}
         self._alarms = Alarms()
 
     # -- what a driver asks; it must hear when Redis is away
@@ -194,22 +197,28 @@ class Ledger:
         """Hold the claim on a piece of work, renewed while the block runs; 0 where somebody else holds it.
 
         A holder that is killed holds it for a lease longer. The run is shown to be alive, or reporting, beside it.
-        Yielded is how often `work` of the run was begun and never ended, this time in; 1 where it has no name.
+        Yielded is how often `work` of the run was begun and never ended, this time in; 1 where it has no name, or Redis
+        does not answer. A tile ends however its block does, also where its worker is told to stop: a deploy is no fault
+        of the tile's. What is done for a report ends where nothing cuts it short: that may be its limit.
         """
         beat = _key("report-beat" if for_report else "beat", run_id) if run_id else ""
         deliveries = _key("deliveries", run_id, work) if run_id and work else ""
-        key, token, begun = _key("claim", name), uuid.uuid4().hex, 1
-        with _tolerated("claim a tile"):
-            begun = int(self._claim(keys=[key, *filter(None, (beat, deliveries))], args=[token, lease_s, KEEP_S]))
-        if not begun:
-            yield 0
-            return
+        key, token, begun, ended = _key("claim", name), uuid.uuid4().hex, 1, not for_report
         try:
-            with self._alarms.every(lease_s / 3, lambda: self._renew(beat, key, token, lease_s)):
+            with _tolerated("claim a tile"):
+                begun = int(self._claim(keys=[key, beat, deliveries], args=[token, lease_s, KEEP_S]))
+            if not begun:
+                yield 0
+                return
+            self._held[token] = [key, beat], lease_s
+            with self._alarms.every(lease_s / 3, self._renew):
                 yield begun
+            ended = True
         finally:
-            with _tolerated("release a claim"):
-                self._release(keys=[key, *filter(None, (deliveries,))], args=[token])
+            self._held.pop(token, None)
+            if begun:
+                with _tolerated("release a claim"):
+                    self._release(keys=[key, deliveries if ended else ""], args=[token])
 
     def lease_left_s(self, name: str) -> float:
         """How long a claim holds unless it is renewed, in seconds; 0 where it is free."""
@@ -217,9 +226,12 @@ class Ledger:
             return max(0.0, float(self._redis.pttl(_key("claim", name))) / 1000)
         return 0.0
 
-    def _renew(self, beat: str, key: str, token: str, lease_s: int) -> None:
-        with _tolerated("renew a claim"):
-            self._keep(keys=[key, *filter(None, (beat,))], args=[token, lease_s])
+    def _renew(self) -> None:
+        """Renew all claims at once: a command may hold hundreds, far from its Redis."""
+        with _tolerated("renew claims"), self._redis.pipeline(transaction=False) as pipe:
+            for token, (keys, lease_s) in list(self._held.items()):
+                self._keep(keys=keys, args=[token, lease_s], client=pipe)
+            pipe.execute()
 
 
 def _key(kind: str, *names: str) -> str:

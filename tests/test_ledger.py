@@ -114,6 +114,29 @@ def test_a_claim_is_renewed_while_the_work_runs(ledger: Ledger, server: Any) -> 
         awaited(lambda: server.exists(f"{PREFIX}beat:run"))
 
 
+def test_many_claims_are_renewed_in_one_question(ledger: Ledger, server: Any) -> None:
+    """A night's command holds one a flight; from far away, one question each would come too late."""
+    with ExitStack() as held:
+        for i in range(60):
+            assert held.enter_context(ledger.claim(f"flight {i}", 1))
+        before = server.info("stats")["total_reads_processed"]
+        threading.Event().wait(1.3)  # a few renewals, where each claim is due thrice a second
+        assert server.info("stats")["total_reads_processed"] - before < 60
+        keys = list(server.scan_iter(f"{PREFIX}claim:*"))
+        assert len(keys) == 60, "some have expired"
+
+
+def test_a_claim_is_renewed_though_redis_is_full(
+    ledger: Ledger, server: Any, policy: Callable[[str, str], None]
+) -> None:
+    with ledger.claim("tile", 2, "run"):
+        policy("1mb", "noeviction")
+        with pytest.raises(redis.ResponseError):
+            server.set("more", "data")
+        server.persist(claim_key(server))
+        awaited(lambda: server.pttl(claim_key(server)) > 0)
+
+
 HOLDER = """
 import sys
 from flights.ledger import Ledger
@@ -269,6 +292,25 @@ def test_deliveries_that_do_not_end_are_counted(redis_url: str, ledger: Ledger) 
     assert held_at_last(ledger, "run", "tile") == 1
 
 
+def _cut_short(ledger: Ledger, told: list[int]) -> None:
+    with ledger.claim("answer", LEASE_S, "run", for_report=True, work="mosaic") as held:
+        told.append(held)
+        raise SystemExit(-15)
+
+
+def test_a_report_that_was_cut_short_counts_as_never_ended(ledger: Ledger) -> None:
+    """What cuts it short may be its time limit, hours each; a tile's limit is told by its own mark."""
+    for begun in (1, 2):
+        told: list[int] = []
+        with pytest.raises(SystemExit):
+            _cut_short(ledger, told)
+        assert told == [begun]
+    with ledger.claim("answer", LEASE_S, "run", for_report=True, work="mosaic") as held:
+        assert held == 3
+    with ledger.claim("answer", LEASE_S, "run", for_report=True, work="mosaic") as held:
+        assert held == 1
+
+
 def test_who_is_refused_a_claim_does_not_count(ledger: Ledger) -> None:
     with ledger.claim("tile", LEASE_S, "run", work="tile") as mine:
         assert mine == 1
@@ -381,6 +423,8 @@ def test_a_worker_goes_on_without_redis(caplog: pytest.LogCaptureFixture, saying
 def test_without_redis_every_worker_holds_its_claim() -> None:
     with Ledger(CLOSED).claim("tile", LEASE_S, "run") as one, Ledger(CLOSED).claim("tile", LEASE_S, "run") as other:
         assert (one, other) == (1, 1)
+    with Ledger(CLOSED).claim("tile", LEASE_S, "run", work="tile") as held:
+        assert held == 1
     with pytest.raises(ValueError, match="the work's own"), Ledger(CLOSED).claim("tile", LEASE_S, "run"):
         raise ValueError("the work's own")
 

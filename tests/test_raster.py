@@ -5,8 +5,8 @@ import re
 import resource
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -809,6 +809,20 @@ def test_a_full_scratch_disk_is_not_the_sources_fault(tmp_path: Path, limit: int
     assert made.outcome.error.code in (Code.DISK_FULL, Code.PRODUCT_INVALID)
     assert made.outcome.error.transient
     assert not made.path.exists()
+
+
+def test_a_scratch_disk_that_is_full_to_the_last_byte(tmp_path: Path) -> None:
+    """What is still to be written when the files are closed does not take the place of what is told."""
+    noise = np.random.default_rng(3).uniform(-1, 1, (1024, 1024)).astype("float32")
+    grid = replace(GRID, height=1024, width=1024)
+    full = pytest.raises(Transient, match="could not be written to scratch")
+    with full, ExitStack() as limits, CogWriter(tmp_path, grid, "NDVI", rows_at_once=512) as writer:
+        writer.write(noise[:512], Window(0, 0, 512, 1024))
+        assert isinstance(writer.maker, OnePass)
+        writer.maker._wait()
+        limits.enter_context(file_size_limit(os.fstat(writer.maker._levels[0]._blocks.fileno()).st_size))
+        writer.write(noise[512:], Window(512, 0, 512, 1024))
+        writer.finish({}, writer.stats)
 
 
 # ---------------------------------------------------------------- refused from the header

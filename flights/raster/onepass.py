@@ -7,13 +7,13 @@ blocks and offsets in the order of a COG, as GDAL's driver does (https://gdal.or
 pages first, then the blocks of the coarsest overview, and those of the full resolution last.
 """
 
+import contextlib
 import itertools
 import shutil
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -153,7 +153,7 @@ class OnePass:
 
 
 class _Level:
-    """One resolution: rows come in, encoded blocks go to a file, and half of the rows to the next level."""
+    """One resolution: rows come in, encoded blocks are kept until all are there, and half of the rows go on."""
 
     def __init__(
         self, folder: Path, shape: Shape, options: Mapping[str, Any], form: PixelFormat, coarser: "_Level | None"
@@ -219,7 +219,8 @@ class _Level:
             shutil.copyfileobj(blocks, out, _COPY_BYTES)
 
     def close(self) -> None:
-        self._blocks.close()
+        with contextlib.suppress(OSError):  # a disk that was full before is full for what was still to be written
+            self._blocks.close()
 
     def is_next_in(self, file: Any) -> bool:
         """Whether a file goes on with the blocks as they were encoded."""
@@ -241,7 +242,7 @@ def _levels(folder: Path, grid: Grid, options: Mapping[str, Any], form: PixelFor
     return levels
 
 
-@contextmanager
+@contextlib.contextmanager
 def encoded(rows: NDArray[Any], options: Mapping[str, Any]) -> Iterator[list[memoryview]]:
     """The blocks of one row of them, as GDAL encodes them; they are there while the `with` block runs."""
     height, width = rows.shape
