@@ -7,7 +7,8 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
 
-# From the inside out; a module may import from its own layer only where `SIBLINGS` says so.
+# From the inside out; an edge imports no other edge. What is pure touches nothing outside of its process (`alarms` has
+# threads and the clock, no more).
 LAYERS = {
     "pure": [
         "errors", "sensors", "indices", "bands", "radiometry", "windows", "crs", "manifest", "fingerprint", "report",
